@@ -1,0 +1,1 @@
+"""rollmill: workflow-orchestrated batch rollout jobs for reinforcement learning of language models."""

@@ -1,0 +1,45 @@
+"""The two fixed Arrow schemas: one row per response, and one row per prompt."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+FORMAT_VERSION = 1
+
+RESPONSE_SCHEMA = pa.schema(
+    [
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("prompt_id", pa.string(), nullable=False),
+        pa.field("sample_index", pa.int32(), nullable=False),
+        pa.field("policy_version", pa.int64(), nullable=False),
+        pa.field("seed", pa.uint64(), nullable=False),
+        pa.field("prompt_text", pa.string(), nullable=False),
+        pa.field("response_text", pa.string(), nullable=False),
+        pa.field("prompt_token_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("response_token_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("logprobs", pa.list_(pa.float32()), nullable=False),
+        pa.field("finish_reason", pa.string(), nullable=False),
+        pa.field("error", pa.string()),
+        pa.field("reward", pa.float64()),
+        pa.field("reward_status", pa.string(), nullable=False),
+        pa.field("reward_error", pa.string()),
+        pa.field("reward_parts", pa.map_(pa.string(), pa.float64())),
+        pa.field("metadata", pa.string(), nullable=False),
+    ]
+)
+"""One row per response. `finish_reason` is stop, length or error (then `error` says why and the lists are empty);
+`reward` is null unless `reward_status` is ok; `metadata` is a JSON object of the prompt's other columns."""
+
+PROMPT_SCHEMA = pa.schema(
+    [
+        pa.field("prompt_id", pa.string(), nullable=False),
+        pa.field("content", pa.string(), nullable=False),
+        pa.field("error", pa.string()),
+        pa.field("metadata", pa.string(), nullable=False),
+    ]
+)
+"""One row per prompt of a plan. `content` is JSON: a string, a list of chat messages, a list of token ids, or null
+when `error` says why the row cannot be used."""
+
+REWARD_PENDING, REWARD_OK, REWARD_FAILED, REWARD_SKIPPED = "pending", "ok", "failed", "skipped"
+"""Values of `reward_status`: not scored yet, scored, the scorer failed, there was no answer to score."""
