@@ -1,0 +1,82 @@
+"""The job sections that say which policy answers, how it samples, and on what it runs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rollmill.tasks.generation.types import SamplingParams
+
+
+class PolicyConfig(BaseModel):
+    """Which model answers."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str = Field(
+        min_length=1,
+        description="The policy: a bundled name (smollm2-135m), a Hugging Face hub id, a local folder or an s3:// folder. "
+        "Another model is another run.",
+    )
+    version: int = Field(
+        default=0,
+        ge=0,
+        description="The trainer's number for these weights. It is stored with every row, and a reader's staleness is "
+        "the trainer's version minus this.",
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto",
+        description="Number format of the weights and activations. float32 answers do not depend on the batch; "
+        "bfloat16 is faster. auto takes the checkpoint's own on a GPU and float32 on a CPU.",
+    )
+
+
+class SamplingConfig(BaseModel):
+    """How answers are drawn. Any change is another run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    group_size: int = Field(default=8, ge=1, le=4096, description="Answers drawn for each prompt (G).")
+    max_tokens: int = Field(default=1024, ge=1, description="Most new tokens an answer may have; longer ones are cut.")
+    temperature: float = Field(default=1.0, ge=0, le=100, description="Divides the logits; 0 is greedy decoding.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Keep the likeliest tokens up to this probability.")
+    top_k: int = Field(default=0, ge=0, description="Keep this many of the likeliest tokens; 0 keeps all.")
+    frequency_penalty: float = Field(
+        default=0.0, ge=-10, le=10, description="Subtracted from a token's logit for each time it is in the window."
+    )
+    rep_window: int = Field(
+        default=64, ge=0, description="How many of an answer's last tokens the frequency penalty looks at."
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the job: the same seed gives the same answers.")
+
+    def params(self) -> SamplingParams:
+        """Return what the scheduler needs to know of this section."""
+        return SamplingParams(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            frequency_penalty=self.frequency_penalty,
+            rep_window=self.rep_window,
+        )
+
+
+class EngineConfig(BaseModel):
+    """What the policy runs on. These fields tune speed and memory, never the answers."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    backend: Literal["torch"] = Field(default="torch", description="What runs the model.")
+    max_batch_size: int = Field(default=64, ge=1, description="Most answers in progress at once on a device.")
+    max_seq_len: int | None = Field(
+        default=None, ge=2, description="Most tokens of prompt and answer together; the model's own limit when unset."
+    )
+    devices: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu(:\d+)?|cuda(:\d+(,\d+)*)?)$",
+        description="auto takes every GPU there is, else the CPU; cpu; cpu:2 for two engine processes; cuda:0,1.",
+    )
+    seconds_per_shard: float = Field(
+        default=3600.0, gt=0, description="An engine that has not answered for a shard by then is killed and retried."
+    )
