@@ -1,0 +1,88 @@
+"""Reward `function`: a user's own code, as TRL and verl call it, or a `BaseRewardModel`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from rollmill.errors import JobError
+from rollmill.tasks.rewards.base import BaseRewardModel
+from rollmill.tasks.rewards.entry import load_object
+from rollmill.tasks.rewards.item import describe
+from rollmill.tasks.rewards.rating import ModelRater, Rater, RuleRater
+from rollmill.tasks.rewards.rule import RuleReward
+from rollmill.tasks.rewards.signature import accepted_keywords
+from rollmill.tasks.rewards.trl import TrlRater
+from rollmill.tasks.rewards.verl import VerlRater
+
+EXPECTED = (
+    "expected (prompts, completions, **columns) as TRL calls it, (data_source, solution_str, ground_truth, "
+    "extra_info) as verl calls it, or a BaseRewardModel"
+)
+
+
+def function_rater(
+    path: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    answer_column: str | None = None,
+    conversational: bool = False,
+) -> Rater:
+    """Return the reward that `path` names, told apart by its signature.
+
+    A `BaseRewardModel` subclass is made with `options`, and a function gets them as further keywords. `answer_column`
+    names where a verl-style function's ground truth is; `conversational` gives a TRL-style one chat messages.
+    Raises JobError when there is no such object, or it is none of these.
+    """
+    found = load_object(path)
+    options = dict(options or {})
+    if isinstance(found, type):
+        found = _constructed(found, path, options)
+        options = {}
+    if isinstance(found, BaseRewardModel):
+        if options:
+            raise JobError(f"reward function {path!r} is an object already made, and takes no options")
+        return rater_of(found)
+    if not callable(found):
+        raise JobError(f"reward function {path!r} is a {type(found).__name__}; {EXPECTED}")
+    return _called_rater(found, path, options, answer_column, conversational)
+
+
+def rater_of(model: BaseRewardModel) -> Rater:
+    """Return a reward model as the scorer uses it."""
+    return RuleRater(model) if isinstance(model, RuleReward) else ModelRater(model)
+
+
+def _constructed(kind: type, path: str, options: Mapping[str, Any]) -> object:
+    try:
+        return kind(**options)
+    except JobError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise JobError(
+            f"reward function {path!r}: making it with options {sorted(options)} failed: {describe(error)}"
+        ) from error
+
+
+def _called_rater(
+    function: Callable[..., Any],
+    path: str,
+    options: Mapping[str, Any],
+    answer_column: str | None,
+    conversational: bool,
+) -> Rater:
+    try:
+        accepted = accepted_keywords(function)
+    except (TypeError, ValueError) as error:
+        raise JobError(f"reward function {path!r} has no signature that can be read; {EXPECTED}") from error
+    unknown = sorted(set(options) - accepted.named) if not accepted.takes_any else []
+    if unknown:
+        raise JobError(f"reward function {path!r} takes no option {', '.join(unknown)}")
+    bound = partial(function, **options) if options else function
+    if {"solution_str", "ground_truth"} <= accepted.named:
+        return VerlRater(bound, answer_column=answer_column)
+    if "completions" in accepted.named or (accepted.takes_any and not accepted.required - {"prompts"}):
+        return TrlRater(bound, conversational=conversational)
+    raise JobError(f"reward function {path!r} takes {inspect.signature(function)}; {EXPECTED}")

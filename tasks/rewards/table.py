@@ -1,0 +1,61 @@
+"""Rows of the stored schema as what rewards look at, and what came of them as columns of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from rollmill.storage.schema import RESPONSE_SCHEMA, REWARD_FAILED, REWARD_OK, REWARD_SKIPPED
+from rollmill.tasks.rewards.item import Group, Item, Outcome
+
+_READ = ("run_id", "prompt_id", "prompt_text", "response_text", "response_token_ids", "finish_reason", "metadata")
+
+
+def groups_of_table(table: pa.Table) -> list[Group]:
+    """Return the rows of `table` as groups: neighbouring rows of one prompt of one run."""
+    parse = lru_cache(maxsize=1)(json.loads)
+    groups: list[Group] = []
+    previous = None
+    for row in table.select(_READ).to_pylist():
+        key = (row["run_id"], row["prompt_id"])
+        if key != previous:
+            groups.append([])
+        groups[-1].append(_item(row, parse(row["metadata"])))
+        previous = key
+    return groups
+
+
+def with_outcomes(table: pa.Table, outcomes: Sequence[Sequence[Outcome | None]]) -> pa.Table:
+    """Return `table` with its four reward columns replaced; None stands for a row without an answer to score."""
+    rows = list(chain.from_iterable(outcomes))
+    columns = {
+        "reward": [row.value if row else None for row in rows],
+        "reward_status": [_status(row) for row in rows],
+        "reward_error": [row.reason if row else None for row in rows],
+        "reward_parts": [list(row.parts.items()) if row else None for row in rows],
+    }
+    for name, values in columns.items():
+        field = RESPONSE_SCHEMA.field(name)
+        table = table.set_column(table.schema.get_field_index(name), field, pa.array(values, type=field.type))
+    return table
+
+
+def _item(row: dict[str, Any], columns: dict[str, Any]) -> Item:
+    return Item(
+        prompt=row["prompt_text"],
+        response=row["response_text"],
+        columns=columns,
+        token_ids=row["response_token_ids"],
+        finish_reason=row["finish_reason"],
+    )
+
+
+def _status(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return REWARD_SKIPPED
+    return REWARD_FAILED if outcome.value is None else REWARD_OK

@@ -1,0 +1,69 @@
+"""Functions as TRL's trainers call them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain
+from typing import Any
+
+from rollmill.errors import RewardError
+from rollmill.tasks.rewards.awaiting import wait_for
+from rollmill.tasks.rewards.item import Group, Item, outcome_of
+from rollmill.tasks.rewards.rating import BatchRater, Outcomes, missing_names, prompt_columns
+from rollmill.tasks.rewards.signature import accepted_keywords
+
+SERVED = frozenset({"prompts", "completions", "completion_ids", "trainer_state"})
+
+
+class TrlRater(BatchRater):
+    """Calls `function(prompts, completions, **columns) -> list[float | None]`, plain or async.
+
+    All lists are flat, with one entry an answer: a prompt and its columns are repeated for each of its answers. With
+    `conversational` a prompt is a list of one user message and a completion a list of one assistant message, else both
+    are text. `completion_ids` are the sampled tokens; `trainer_state` is None, for there is no trainer.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, conversational: bool = False) -> None:
+        self._function = function
+        self._conversational = conversational
+        self._accepted = accepted_keywords(function)
+
+    def missing_column(self, columns: Collection[str]) -> str | None:
+        return missing_names(self._accepted.required - SERVED, columns)
+
+    def rate_batch(self, groups: Sequence[Group]) -> Outcomes:
+        items = list(chain.from_iterable(groups))
+        columns = {name: values for name, values in prompt_columns(items).items() if name not in SERVED}
+        arguments = self._accepted.select({**columns, **self._served(items)})
+        values = self._function(**arguments)
+        if inspect.isawaitable(values):
+            values = wait_for(values)
+        return _grouped(_listed(values, len(items)), groups)
+
+    def _served(self, items: Sequence[Item]) -> dict[str, Any]:
+        served: dict[str, Any] = {
+            "prompts": [self._message("user", item.prompt) for item in items],
+            "completions": [self._message("assistant", item.response) for item in items],
+            "completion_ids": [list(item.token_ids or ()) for item in items],
+        }
+        if "trainer_state" in self._accepted.named:
+            served["trainer_state"] = None
+        return served
+
+    def _message(self, role: str, text: str) -> Any:
+        return [{"role": role, "content": text}] if self._conversational else text
+
+
+def _listed(values: object, count: int) -> list[object]:
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise RewardError(f"the function returned {type(values).__name__}, expected a list of {count} numbers")
+    listed = list(values)
+    if len(listed) != count:
+        raise RewardError(f"the function returned {len(listed)} values for {count} answers")
+    return listed
+
+
+def _grouped(values: Sequence[object], groups: Sequence[Group]) -> Outcomes:
+    remaining = iter(values)
+    return [[outcome_of(next(remaining)) for _ in group] for group in groups]
