@@ -123,7 +123,8 @@ def _attend_prefixes(layout: StepLayout, layer: int, grouped: Tensor, scale: flo
         output, lse = attend(queries, keys, values, lanes.mask, scale)
         output = output.view(prompts, kv_heads, lanes.num_lanes, repeats, head_dim).transpose(1, 2)
         outputs.append(output.reshape(-1, kv_heads, repeats, head_dim))
-        lses.append(lse.view(prompts, kv_heads, lanes.num_lanes, repeats).transpose(1, 2).reshape(-1, kv_heads, repeats))
+        lse = lse.view(prompts, kv_heads, lanes.num_lanes, repeats).transpose(1, 2)
+        lses.append(lse.reshape(-1, kv_heads, repeats))
     shared, shared_lse = (outputs[0], lses[0]) if len(outputs) == 1 else (torch.cat(outputs), torch.cat(lses))
     return shared[layout.row_to_lane], shared_lse[layout.row_to_lane]
 

@@ -19,9 +19,10 @@ def check_config(config: PreTrainedConfig, max_seq_len: int | None = None) -> No
     values = config.get_text_config().to_dict()
     if config.is_encoder_decoder:
         raise PolicyError(f"{config.model_type} is an encoder-decoder; rollmill runs decoder-only causal LMs")
-    kinds = {kind for kind in values.get("layer_types") or [] if kind not in ("full_attention", "sliding_attention")}
+    kinds = set(values.get("layer_types") or ()) - {"full_attention", "sliding_attention"}
     if kinds:
-        raise PolicyError(f"{config.model_type} has {', '.join(sorted(kinds))} layers; rollmill runs full attention only")
+        names = ", ".join(sorted(kinds))
+        raise PolicyError(f"{config.model_type} has {names} layers; rollmill runs full attention only")
     if values.get("attn_logit_softcapping") is not None:
         raise PolicyError(f"{config.model_type} caps attention scores, which rollmill does not support")
     _check_window(config.model_type, _sliding_window(values), max_seq_len or values.get("max_position_embeddings"))
@@ -73,7 +74,7 @@ def probe_kv_shape(model: PreTrainedModel, max_seq_len: int) -> KVShape:
     expected = int(model.config.get_text_config().num_hidden_layers)
     if sorted(seen) != list(range(expected)):
         raise PolicyError(
-            f"{name}: {len(seen)} of {expected} layers attend through transformers' attention interface; rollmill needs "
-            "all of them to"
+            f"{name}: only {len(seen)} of {expected} layers attend through transformers' attention interface, "
+            "which rollmill needs"
         )
     return KVShape(layers=tuple(seen[layer] for layer in range(expected)), dtype=model.dtype, device=model.device)

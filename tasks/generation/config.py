@@ -16,8 +16,8 @@ class PolicyConfig(BaseModel):
 
     model: str = Field(
         min_length=1,
-        description="The policy: a bundled name (smollm2-135m), a Hugging Face hub id, a local folder or an s3:// folder. "
-        "Another model is another run.",
+        description="The policy: a bundled name (smollm2-135m), a Hugging Face hub id, a local folder or an s3:// "
+        "folder. Another model is another run.",
     )
     version: int = Field(
         default=0,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 16
-"""Lengths are rounded up to this many tokens: masked zeros at the end then leave float32 sums bit for bit as they are."""
+"""Lengths are rounded up to this many tokens: masked zeros at the end then leave float32 sums as they are, bit for bit."""
 
 _SUFFIX_STEP = 64
 
@@ -104,6 +104,10 @@ class PrefixPool:
         slot.store.remove(slot)
         if not slot.store.slots:
             del self.classes[slot.store.capacity]
+
+    def clear(self) -> None:
+        """Free every slot."""
+        self.classes.clear()
 
     @property
     def num_bytes(self) -> int:

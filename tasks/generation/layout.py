@@ -31,7 +31,9 @@ class LayoutBuilder:
         """Say that rows or stored prompts came, went or moved."""
         self._stale = True
 
-    def build(self, active: ActiveRows, num_rows: int, prefilled: list[GroupState]) -> tuple[StepLayout, Tensor, Tensor]:
+    def build(
+        self, active: ActiveRows, num_rows: int, prefilled: list[GroupState]
+    ) -> tuple[StepLayout, Tensor, Tensor]:
         """Return the layout of a step over the first `num_rows` rows and new prompts, its ids and its positions.
 
         Both are (1, tokens) int64.
@@ -56,9 +58,7 @@ class LayoutBuilder:
     def _row_positions(self, active: ActiveRows, num_rows: int) -> Tensor:
         return torch.from_numpy(self._prefix_lengths + active.num_tokens[:num_rows] - 1).to(self._device)
 
-    def _layout(
-        self, active: ActiveRows, num_rows: int, num_tokens: int, segments: list[PrefillSegment]
-    ) -> StepLayout:
+    def _layout(self, active: ActiveRows, num_rows: int, num_tokens: int, segments: list[PrefillSegment]) -> StepLayout:
         counts = torch.from_numpy(active.num_tokens[:num_rows]).to(self._device)
         longest = int(active.num_tokens[:num_rows].max()) if num_rows else 0
         length = round_up(longest, ALIGNMENT)
@@ -92,8 +92,8 @@ class LayoutBuilder:
             if not num_lanes:
                 continue
             for place, rows in enumerate(lane_rows):
-                for lane, row in enumerate(rows):
-                    row_to_lane[row] = offset + place * num_lanes + lane
+                for lane, index in enumerate(rows):
+                    row_to_lane[index] = offset + place * num_lanes + lane
             offset += num_lanes * len(lane_rows)
             self._lanes.append(self._prefix_lanes(store, lane_rows, num_lanes))
         self._row_to_lane = torch.tensor(row_to_lane, dtype=torch.int64, device=self._device)

@@ -6,6 +6,7 @@ import inspect
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -55,7 +56,7 @@ class InferenceScheduler:
     ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
-        self.model = model.to(device=device, dtype=dtype)  # type: ignore[arg-type]
+        self.model = model.to(device=device, dtype=dtype)
         self.max_batch_size = max_batch_size
         self.max_seq_len = _max_seq_len(model, max_seq_len)
         check_config(model.config, self.max_seq_len)
@@ -148,25 +149,17 @@ class InferenceScheduler:
         """
         count = len(prompt_ids_list)
         limits = [max_tokens] * count if isinstance(max_tokens, int) else list(max_tokens)
-        row_seeds = torch.randint(2**62, (count,)).tolist() if seeds is None else [int(seed) for seed in seeds]
+        row_seeds = fresh_seeds(count) if seeds is None else [int(seed) for seed in seeds]
         if len(limits) != count or len(row_seeds) != count:
             raise ValueError(f"max_tokens and seeds must have one entry for each of the {count} prompts")
-        requests = []
-        rows = [(tuple(ids), limit, index) for index, (ids, limit) in enumerate(zip(prompt_ids_list, limits, strict=True))]
-        for (ids, limit), members in groupby(rows, key=lambda row: row[:2]):
-            indices = [index for *_, index in members]
-            sampling = SamplingParams(
-                max_tokens=limit,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                frequency_penalty=frequency_penalty,
-                rep_window=rep_window,
-            )
-            row = PromptGroup(
-                key=str(indices[0]), input_ids=list(ids), seeds=[row_seeds[index] for index in indices], sampling=sampling
-            )
-            requests.append(row)
+        sampling = SamplingParams(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            frequency_penalty=frequency_penalty,
+            rep_window=rep_window,
+        )
+        requests = _group_equal_neighbours(prompt_ids_list, limits, row_seeds, sampling)
         completions: dict[int, Completion] = {}
         for group in self.stream(requests):
             completions.update(enumerate(group.completions, start=int(group.key)))
@@ -178,8 +171,7 @@ class InferenceScheduler:
         """Drop everything that is queued or in progress."""
         self._queue.clear()
         self._refused.clear()
-        for slot in {row.group.slot for row in self._active.rows if row.group.slot is not None}:
-            self._prefixes.remove(slot)
+        self._prefixes.clear()
         self._active.remove(list(range(len(self._active))))
         self._layouts.rows_changed()
 
@@ -296,6 +288,24 @@ def stop_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
     if tokenizer.eos_token_id is not None:
         ids.add(tokenizer.eos_token_id)
     return frozenset(ids)
+
+
+def fresh_seeds(count: int) -> list[int]:
+    """Return seeds from torch's default generator, so that `torch.manual_seed` makes them repeatable."""
+    return [int(seed) for seed in torch.randint(2**62, (count,)).tolist()]
+
+
+def _group_equal_neighbours(
+    prompts: Sequence[Sequence[int]], limits: Sequence[int], seeds: Sequence[int], sampling: SamplingParams
+) -> list[PromptGroup]:
+    """Return one group per run of equal prompts; its key is the place of its first."""
+    groups, start = [], 0
+    for (ids, limit), members in groupby(zip(map(tuple, prompts), limits, strict=True)):
+        stop = start + sum(1 for _ in members)
+        params = replace(sampling, max_tokens=limit)
+        groups.append(PromptGroup(key=str(start), input_ids=list(ids), seeds=list(seeds[start:stop]), sampling=params))
+        start = stop
+    return groups
 
 
 @contextmanager
