@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -64,11 +64,13 @@ class RawRollout:
         """G, the number of responses of each prompt."""
         return int(self.responses.shape[1])
 
-    def to(self, device: torch.device | str) -> RawRollout:
+    def to(self, device: torch.device | str) -> Self:
         """Return the same rollout with every tensor on `device`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()}
-        return type(self)(**moved)
+        moved: dict[str, Any] = {
+            name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()
+        }
+        return replace(self, **moved)
 
 
 @dataclass(kw_only=True)

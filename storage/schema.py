@@ -30,6 +30,9 @@ RESPONSE_SCHEMA = pa.schema(
 """One row per response. `finish_reason` is stop, length or error (then `error` says why and the lists are empty);
 `reward` is null unless `reward_status` is ok; `metadata` is a JSON object of the prompt's other columns."""
 
+BYTE_STREAM_SPLIT_COLUMNS = ("logprobs",)
+"""Columns of noisy floats, which compress better with the bytes of equal weight side by side than as a dictionary."""
+
 PROMPT_SCHEMA = pa.schema(
     [
         pa.field("prompt_id", pa.string(), nullable=False),
@@ -40,6 +43,9 @@ PROMPT_SCHEMA = pa.schema(
 )
 """One row per prompt of a plan. `content` is JSON: a string, a list of chat messages, a list of token ids, or null
 when `error` says why the row cannot be used."""
+
+FINISH_REASONS = ("stop", "length", "error")
+"""Values of `finish_reason`: a stop token, the token limit, no answer."""
 
 REWARD_PENDING, REWARD_OK, REWARD_FAILED, REWARD_SKIPPED = "pending", "ok", "failed", "skipped"
 """Values of `reward_status`: not scored yet, scored, the scorer failed, there was no answer to score."""

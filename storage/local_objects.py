@@ -1,0 +1,126 @@
+"""Objects as files of a local folder, or of a shared one that supports hard links."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rollmill.errors import StoreAccessError
+from rollmill.storage.objects import Objects, exists, missing, prove_create_only
+
+_TEMPORARY = "_tmp"
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+
+class LocalObjects(Objects):
+    """Each object is a file below a folder.
+
+    A file is written under another name in `_tmp`, flushed to the disk, and only then given its own name: by a hard
+    link, which fails when the name is taken, or by a rename, which replaces.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        super().__init__(str(self.folder))
+
+    def get(self, key: str) -> bytes:
+        with self._explained(key):
+            try:
+                return (self.folder / key).read_bytes()
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+                raise missing(self, key) from error
+
+    def create(self, key: str, data: bytes) -> None:
+        with self._explained(key), self._temporary(data) as temporary:
+            target = self._prepared(key)
+            try:
+                os.link(temporary, target)
+            except FileExistsError as error:
+                if target.read_bytes() != data:
+                    raise exists(self, key) from error
+            except OSError as error:
+                if error.errno not in _NO_HARD_LINKS:
+                    raise
+                raise StoreAccessError(
+                    f"store {self.url} is on a file system without hard links ({error.strerror}), which create-only "
+                    "writes need; choose another folder"
+                ) from error
+            _flush_folder(target.parent)
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._explained(key), self._temporary(data) as temporary:
+            target = self._prepared(key)
+            os.replace(temporary, target)
+            _flush_folder(target.parent)
+
+    def size(self, key: str) -> int | None:
+        with self._explained(key):
+            try:
+                status = (self.folder / key).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def list(self, prefix: str) -> list[str]:
+        with self._explained(prefix):
+            start = self.folder / prefix.rpartition("/")[0]
+            found = (
+                (Path(parent) / name).relative_to(self.folder).as_posix()
+                for parent, _, names in os.walk(start)
+                for name in names
+            )
+            return sorted(key for key in found if key.startswith(prefix) and not key.startswith(f"{_TEMPORARY}/"))
+
+    def delete(self, key: str) -> None:
+        with self._explained(key):
+            (self.folder / key).unlink(missing_ok=True)
+
+    def check_access(self) -> None:
+        if self.folder.exists() and not self.folder.is_dir():
+            raise StoreAccessError(f"store {self.url} is a file; name a folder")
+        prove_create_only(self)
+
+    def _prepared(self, key: str) -> Path:
+        target = self.folder / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target
+
+    @contextmanager
+    def _temporary(self, data: bytes) -> Iterator[Path]:
+        path = self._prepared(f"{_TEMPORARY}/{uuid.uuid4().hex}")
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _explained(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except PermissionError as error:
+            raise StoreAccessError(
+                f"store {self.url} cannot be used: permission denied on {error.filename or key}; "
+                "change its permissions or choose another folder"
+            ) from error
+        except (FileExistsError, NotADirectoryError) as error:
+            raise StoreAccessError(f"store {self.url}: {error.filename or key} is a file, not a folder") from error
+        except OSError as error:
+            raise StoreAccessError(f"store {self.url}: {error.strerror or error} at {error.filename or key}") from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a new name in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

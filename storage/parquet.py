@@ -1,0 +1,108 @@
+"""Whole Parquet files in memory: encoded before anything is stored, checked before anything is believed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rollmill.errors import CorruptDataError
+from rollmill.storage.objects import Objects
+from rollmill.storage.schema import BYTE_STREAM_SPLIT_COLUMNS
+
+
+class CommittedFile(Protocol):
+    """What a shard marker and a file of a dataset version both say about a file."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+
+
+def encode(table: pa.Table, schema: pa.Schema, file_metadata: dict[str, str], where: str) -> bytes:
+    """Return one Parquet file of exactly `schema`, with `file_metadata` in its footer.
+
+    Raises CorruptDataError, naming `where`, when the table does not fit the schema.
+    """
+    fitted = fit(table, schema, where).replace_schema_metadata(file_metadata)
+    split = [path for field in schema if field.name in BYTE_STREAM_SPLIT_COLUMNS for path in _leaf_paths(field)]
+    dictionary = [
+        path for field in schema if field.name not in BYTE_STREAM_SPLIT_COLUMNS for path in _leaf_paths(field)
+    ]
+    sink = pa.BufferOutputStream()
+    pq.write_table(fitted, sink, compression="zstd", use_byte_stream_split=split, use_dictionary=dictionary)
+    data: bytes = sink.getvalue().to_pybytes()
+    if _open(data, where).metadata.num_rows != table.num_rows:
+        raise CorruptDataError(f"{where}: the encoded file does not hold the {table.num_rows} rows it was made of")
+    return data
+
+
+def fit(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
+    """Return the table with the schema's columns, order and types; raises CorruptDataError when it cannot."""
+    differing = sorted(set(table.column_names) ^ set(schema.names))
+    if differing:
+        raise CorruptDataError(f"{where}: columns do not fit the schema, see {', '.join(differing)}")
+    try:
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise CorruptDataError(f"{where}: {error}") from error
+
+
+def read_committed(objects: Objects, committed: CommittedFile, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return a committed file's rows after checking its length, checksum, footer and number of rows.
+
+    Raises ObjectMissingError or CorruptDataError that name the file.
+    """
+    return decode(check_bytes(objects, committed), objects.where(committed.file), committed.rows, columns)
+
+
+def check_bytes(objects: Objects, committed: CommittedFile) -> bytes:
+    """Return a committed file's bytes; raises CorruptDataError when they are not those that were committed."""
+    data, where = objects.get(committed.file), objects.where(committed.file)
+    if len(data) != committed.bytes:
+        raise CorruptDataError(f"{where} has {len(data)} bytes, {committed.bytes} were committed; {REMEDY}")
+    if hashlib.sha256(data).hexdigest() != committed.sha256:
+        raise CorruptDataError(f"{where} holds other bytes than were committed (sha256 differs); {REMEDY}")
+    return data
+
+
+REMEDY = "delete it and run its job again, which makes this shard anew"
+
+
+def decode(data: bytes, where: str, num_rows: int, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of a Parquet file; raises CorruptDataError, naming `where`, when it is not one of `num_rows`."""
+    file = _open(data, where)
+    if file.metadata.num_rows != num_rows:
+        raise CorruptDataError(f"{where} holds {file.metadata.num_rows} rows, {num_rows} were committed; {REMEDY}")
+    unknown = sorted(set(columns or ()) - set(file.schema_arrow.names))
+    if unknown:
+        raise CorruptDataError(
+            f"{where} has no column {', '.join(unknown)}; it has {', '.join(file.schema_arrow.names)}"
+        )
+    try:
+        return file.read(columns=None if columns is None else list(columns))
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptDataError(f"{where} cannot be decoded: {error}") from error
+
+
+def _open(data: bytes, where: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptDataError(f"{where} is not a whole Parquet file: {error}") from error
+
+
+def _leaf_paths(field: pa.Field) -> list[str]:
+    if pa.types.is_map(field.type):
+        return [f"{field.name}.key_value.key", f"{field.name}.key_value.value"]
+    if pa.types.is_list(field.type):
+        return [f"{field.name}.list.element"]
+    return [field.name]

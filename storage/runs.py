@@ -1,0 +1,186 @@
+"""A run's plan and shards: what is committed, what is still to do.
+
+A shard is committed by its marker, which is created only once. Nothing is ever deleted or overwritten: when the file
+of a committed shard is lost, a marker of the next generation takes the place of the one that points to nothing, so
+workers that find the loss at the same time cannot undo each other's commits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from rollmill.errors import CorruptDataError, ObjectExistsError, ObjectMissingError
+from rollmill.storage.concurrency import at_once
+from rollmill.storage.layout import claim_format, data_key, marker_key, plan_key
+from rollmill.storage.objects import Objects
+from rollmill.storage.parquet import encode, read_committed
+from rollmill.storage.plan import Plan, check_run_id, refuse_mismatch
+from rollmill.storage.rows import check_rows
+from rollmill.storage.schema import RESPONSE_SCHEMA
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardMarker:
+    """The commit of one shard: which file holds it, how many rows and bytes, and numbers of the caller's own."""
+
+    index: int
+    file: str
+    rows: int
+    bytes: int
+    sha256: str
+    stats: dict[str, Any] = field(default_factory=dict)
+    generation: int = 0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+
+class RunStore:
+    """The stored side of one run."""
+
+    def __init__(self, objects: Objects, run_id: str) -> None:
+        check_run_id(run_id)
+        self.objects = objects
+        self.run_id = run_id
+
+    def open_plan(self, plan: Plan) -> Plan:
+        """Store the plan of a new run, or return the plan to continue an existing run with.
+
+        The existing plan's shards are kept, with the tuning of the one given. Raises PlanMismatchError, naming each
+        field, when the existing run would give other rows.
+        """
+        if plan.run_id != self.run_id:
+            raise ValueError(f"this is the plan of run {plan.run_id}, not of {self.run_id}")
+        claim_format(self.objects)
+        try:
+            self.objects.create(plan_key(self.run_id), plan.to_json().encode())
+        except ObjectExistsError:
+            existing = self._existing_plan()
+            refuse_mismatch(existing, plan, self.objects.where(plan_key(self.run_id)))
+            return replace(existing, tuning=plan.tuning)
+        return plan
+
+    def load_plan(self) -> Plan | None:
+        """Return the stored plan, or None when the run has not begun."""
+        try:
+            return self._existing_plan()
+        except ObjectMissingError:
+            return None
+
+    def write_shard(
+        self,
+        stage: str,
+        index: int,
+        table: pa.Table,
+        *,
+        schema: pa.Schema,
+        file_metadata: dict[str, str],
+        stats: dict[str, Any],
+    ) -> ShardMarker:
+        """Commit one shard of a stage and return its marker: the winner's, when another worker was first.
+
+        `file_metadata` goes into the file's footer; that of responses names their `logprob_mode`. `stats` are JSON
+        values for reports. Raises CorruptDataError, before anything is stored, when the table does not fit `schema`
+        or a row contradicts itself.
+        """
+        where = f"shard {index} of {stage} of run {self.run_id}"
+        if schema is RESPONSE_SCHEMA and "logprob_mode" not in file_metadata:
+            raise ValueError(f"{where}: file_metadata must name the logprob_mode")
+        data = encode(table, schema, file_metadata, where)
+        if schema is RESPONSE_SCHEMA:
+            check_rows(table, where)
+        key = data_key(self.run_id, stage, index, uuid.uuid4().hex[:16])
+        marker = ShardMarker(
+            index=index,
+            file=key,
+            rows=table.num_rows,
+            bytes=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+            stats=stats,
+        )
+        text = marker.to_json()  # before the file is stored, for stats may hold what JSON does not
+        self.objects.put(key, data)
+        if not self._is_whole(marker):
+            raise CorruptDataError(f"{self.objects.where(key)} was not stored whole: {len(data)} bytes were written")
+        logger.debug("stored %s: %s", where, text)
+        return self._commit(stage, marker)
+
+    def marker(self, stage: str, index: int) -> ShardMarker | None:
+        """Return the newest marker of a shard, or None when it was never committed; its file is not looked at."""
+        newest = None
+        while True:
+            key = marker_key(self.run_id, stage, index, 0 if newest is None else newest.generation + 1)
+            try:
+                newest = _read_marker(self.objects, key)
+            except ObjectMissingError:
+                return newest
+
+    def markers(self, stage: str, indexes: Iterable[int]) -> dict[int, ShardMarker]:
+        """Return the newest marker of each shard that was ever committed."""
+        found = at_once(lambda index: self.marker(stage, index), indexes)
+        return {marker.index: marker for marker in found if marker is not None}
+
+    def finished(self, stage: str, indexes: Iterable[int]) -> dict[int, ShardMarker]:
+        """Return the markers whose files are there with the right size; all other shards are still to do."""
+        found = at_once(lambda index: self._finished(stage, index), indexes)
+        return {marker.index: marker for marker in found if marker is not None}
+
+    def read_shard(self, stage: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a committed shard's rows, checked against its marker.
+
+        Raises ObjectMissingError when the shard or its file is not there, CorruptDataError when the file differs.
+        """
+        marker = self.marker(stage, index)
+        if marker is None:
+            where = self.objects.where(marker_key(self.run_id, stage, index, 0))
+            raise ObjectMissingError(f"shard {index} of {stage} of run {self.run_id} is not committed: no {where}")
+        return read_committed(self.objects, marker, columns)
+
+    def _existing_plan(self) -> Plan:
+        key = plan_key(self.run_id)
+        return Plan.from_json(self.objects.get(key), self.objects.where(key))
+
+    def _commit(self, stage: str, marker: ShardMarker) -> ShardMarker:
+        while True:
+            key = marker_key(self.run_id, stage, marker.index, marker.generation)
+            try:
+                self.objects.create(key, marker.to_json().encode())
+            except ObjectExistsError:
+                winner = self.marker(stage, marker.index)
+                if winner is None:
+                    continue
+                if self._is_whole(winner):
+                    return winner
+                marker = replace(marker, generation=winner.generation + 1)
+            else:
+                return marker
+
+    def _finished(self, stage: str, index: int) -> ShardMarker | None:
+        marker = self.marker(stage, index)
+        if marker is None or self._is_whole(marker):
+            return marker
+        logger.warning(
+            "shard %d of %s of run %s will be made again: %s is gone or has another size than was committed",
+            index, stage, self.run_id, self.objects.where(marker.file),
+        )  # fmt: skip
+        return None
+
+    def _is_whole(self, marker: ShardMarker) -> bool:
+        return self.objects.size(marker.file) == marker.bytes
+
+
+def _read_marker(objects: Objects, key: str) -> ShardMarker:
+    try:
+        return ShardMarker(**json.loads(objects.get(key)))
+    except (ValueError, TypeError) as error:
+        raise CorruptDataError(f"{objects.where(key)} is not a shard marker: {error}") from error
