@@ -44,7 +44,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.MarkedYAMLError(problem=f"the key {key} occurs twice", problem_mark=key_node.start_mark)
             seen.add(key)
@@ -59,7 +59,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise JobError(f"{path}: cannot be read as a job file: {error}") from error
     try:
-        values = yaml.load(text, _UniqueKeyLoader)  # noqa: S506  (derives from SafeLoader)
+        values = yaml.load(text, _UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}" if mark else ""
@@ -158,7 +158,7 @@ def _without_tags(location: tuple[str | int, ...], values: Any) -> list[str | in
         if isinstance(place, dict) and place.get("type") == key and key not in place:
             continue
         kept.append(key)
-        inside = isinstance(place, dict) and key in place or isinstance(place, list) and isinstance(key, int)
+        inside = (isinstance(place, dict) and key in place) or (isinstance(place, list) and isinstance(key, int))
         place = place[key] if inside else None
     return kept
 
