@@ -41,18 +41,18 @@ def prove_run(runs: RunStore, plan: Plan, stage: str, markers: Mapping[int, Shar
     if absent:
         raise CorruptDataError(f"{where}: shards {_named(absent)} are not committed; run the job again to finish them")
     prompts = runs.markers(PROMPTS_STAGE, [shard.index for shard in plan.shards])
+    tables = at_once(lambda shard: read_committed(runs.objects, markers[shard.index], LEDGER_COLUMNS), plan.shards)
+    prompt_ids = at_once(lambda marker: _prompt_ids(runs, marker), prompts.values())
+    return prove_rows(plan, tables, dict(zip(prompts, prompt_ids, strict=True)), where)
 
-    def rows_and_prompts(shard: ShardRange) -> tuple[pa.Table, list[str] | None]:
-        rows = read_committed(runs.objects, markers[shard.index], LEDGER_COLUMNS)
-        if shard.index not in prompts:
-            return rows, None
-        return rows, read_committed(runs.objects, prompts[shard.index], ["prompt_id"])["prompt_id"].to_pylist()
 
-    found = at_once(rows_and_prompts, plan.shards)
+def prove_rows(plan: Plan, tables: Sequence[pa.Table], prompt_ids: Mapping[int, Sequence[str]], where: str) -> Ledger:
+    """Return the ledger of the run whose rows are `tables`, in shard order; `prompt_ids` by shard, where known."""
     reasons: Counter[str] = Counter()
     ids_by_shard = []
-    for shard, (rows, prompt_ids) in zip(plan.shards, found, strict=True):
-        ids_by_shard.append(prove_shard(rows, shard, plan.group_size, f"shard {shard.index} of {where}", prompt_ids))
+    for shard, rows in zip(plan.shards, tables, strict=True):
+        ids = prove_shard(rows, shard, plan.group_size, f"shard {shard.index} of {where}", prompt_ids.get(shard.index))
+        ids_by_shard.append(ids)
         reasons.update(rows["finish_reason"].to_pylist())
     _refuse_repeats(ids_by_shard, where)
     return _balanced(reasons, plan.num_prompts * plan.group_size, where)
@@ -78,6 +78,11 @@ def prove_shard(
         faults.append(f"{len(ids)} prompts instead of {shard.num_prompts}")
     if faults:
         raise CorruptDataError(f"{where}: {'; '.join(faults)}")
+    return ids
+
+
+def _prompt_ids(runs: RunStore, marker: ShardMarker) -> list[str]:
+    ids: list[str] = read_committed(runs.objects, marker, ["prompt_id"])["prompt_id"].to_pylist()
     return ids
 
 

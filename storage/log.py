@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rollmill.errors import CorruptDataError, ObjectMissingError
+from rollmill.errors import CorruptDataError, JobError, ObjectMissingError
 from rollmill.storage.layout import HEAD_KEY, log_key
 from rollmill.storage.objects import Objects
+from rollmill.storage.plan import canonical_json, check_run_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class LogEntry:
     number         counts from 1
     parent         the number before it, 0 for the first
     previous       the newest entry of another run, 0 when there is none: the way to a version's earlier runs
-    operation_id   the same for everyone who publishes the same files of the same stage of the same run
+    operation_id   a hash of run, stage, policy version and files: the same for all who publish the same thing
     created_at     UTC, ISO 8601
     files          all files of this run, in shard order
     """
@@ -96,14 +99,21 @@ class VersionLog:
         return int(text) if text.isdigit() else 0
 
 
+def operation_id_of(run_id: str, stage: str, policy_version: int, files: Iterable[DatasetFile]) -> str:
+    """Return the hash that everyone who publishes these files gets."""
+    named = [[file.file, file.sha256] for file in files]
+    return hashlib.sha256(canonical_json([run_id, stage, policy_version, named]).encode()).hexdigest()[:32]
+
+
 def _parse(text: bytes, number: int, where: str) -> LogEntry:
     try:
         stored: dict[str, Any] = json.loads(text)
         entry = LogEntry(**{**stored, "files": tuple(DatasetFile(**file) for file in stored["files"])})
-    except (ValueError, KeyError, TypeError) as error:
+        check_run_id(entry.run_id)
+        fits = entry.number == number == entry.parent + 1 and 0 <= entry.previous < number and entry.group_size >= 1
+        operation_id = operation_id_of(entry.run_id, entry.stage, entry.policy_version, entry.files)
+    except (ValueError, KeyError, TypeError, JobError) as error:
         raise CorruptDataError(f"{where} is not a log entry: {error!r}") from error
-    if entry.number != number or entry.parent != number - 1 or not 0 <= entry.previous < number:
-        raise CorruptDataError(
-            f"{where} does not fit its place in the log: it says {entry.number} after {entry.parent}"
-        )
+    if not fits or operation_id != entry.operation_id:
+        raise CorruptDataError(f"{where} was changed after it was written, or is not entry {number}")
     return entry

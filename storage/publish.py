@@ -9,7 +9,6 @@ stands for the whole run, and readers of a window skip its older ones. Earlier v
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from dataclasses import replace
@@ -19,9 +18,9 @@ from rollmill.errors import ObjectExistsError
 from rollmill.storage.concurrency import at_once
 from rollmill.storage.layout import claim_format, intent_key
 from rollmill.storage.ledger import prove_run
-from rollmill.storage.log import DatasetFile, LogEntry, VersionLog
+from rollmill.storage.log import DatasetFile, LogEntry, VersionLog, operation_id_of
 from rollmill.storage.objects import Objects
-from rollmill.storage.plan import Plan, canonical_json
+from rollmill.storage.plan import Plan
 from rollmill.storage.runs import RunStore, ShardMarker
 from rollmill.storage.version import DatasetVersion
 
@@ -38,18 +37,19 @@ def publish_run(objects: Objects, plan: Plan, stage: str, *, policy_version: int
     runs = RunStore(objects, plan.run_id)
     markers = runs.finished(stage, [shard.index for shard in plan.shards])
     prove_run(runs, plan, stage, markers)
+    files = tuple(_dataset_file(plan, stage, markers[shard.index], policy_version) for shard in plan.shards)
     wanted = LogEntry(
         number=0,
         parent=0,
         previous=0,
-        operation_id=_operation_id(plan, stage, markers, policy_version),
+        operation_id=operation_id_of(plan.run_id, stage, policy_version, files),
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         run_id=plan.run_id,
         stage=stage,
         policy_version=policy_version,
         group_size=plan.group_size,
         fingerprint=plan.fingerprint,
-        files=tuple(_dataset_file(plan, stage, markers[shard.index], policy_version) for shard in plan.shards),
+        files=files,
     )
     log = VersionLog(objects)
     latest = log.latest()
@@ -99,11 +99,6 @@ def _published_before(log: VersionLog, wanted: LogEntry, latest: LogEntry | None
         entries = at_once(log.read, range(begin, length + 1))
         return next((entry for entry in entries if entry and entry.operation_id == wanted.operation_id), None)
     return None
-
-
-def _operation_id(plan: Plan, stage: str, markers: dict[int, ShardMarker], policy_version: int) -> str:
-    files = [[markers[shard.index].file, markers[shard.index].sha256] for shard in plan.shards]
-    return hashlib.sha256(canonical_json([plan.run_id, stage, policy_version, files]).encode()).hexdigest()[:32]
 
 
 def _dataset_file(plan: Plan, stage: str, marker: ShardMarker, policy_version: int) -> DatasetFile:

@@ -13,6 +13,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -118,12 +119,13 @@ class RunStore:
     def marker(self, stage: str, index: int) -> ShardMarker | None:
         """Return the newest marker of a shard, or None when it was never committed; its file is not looked at."""
         newest = None
-        while True:
-            key = marker_key(self.run_id, stage, index, 0 if newest is None else newest.generation + 1)
+        for generation in count():
+            key = marker_key(self.run_id, stage, index, generation)
             try:
-                newest = _read_marker(self.objects, key)
+                newest = _parse_marker(self.objects.get(key), self.objects.where(key), index, generation)
             except ObjectMissingError:
-                return newest
+                break
+        return newest
 
     def markers(self, stage: str, indexes: Iterable[int]) -> dict[int, ShardMarker]:
         """Return the newest marker of each shard that was ever committed."""
@@ -148,7 +150,10 @@ class RunStore:
 
     def _existing_plan(self) -> Plan:
         key = plan_key(self.run_id)
-        return Plan.from_json(self.objects.get(key), self.objects.where(key))
+        plan = Plan.from_json(self.objects.get(key), self.objects.where(key))
+        if plan.run_id != self.run_id:
+            raise CorruptDataError(f"{self.objects.where(key)} is the plan of run {plan.run_id}")
+        return plan
 
     def _commit(self, stage: str, marker: ShardMarker) -> ShardMarker:
         while True:
@@ -179,8 +184,11 @@ class RunStore:
         return self.objects.size(marker.file) == marker.bytes
 
 
-def _read_marker(objects: Objects, key: str) -> ShardMarker:
+def _parse_marker(text: bytes, where: str, index: int, generation: int) -> ShardMarker:
     try:
-        return ShardMarker(**json.loads(objects.get(key)))
+        marker = ShardMarker(**json.loads(text))
     except (ValueError, TypeError) as error:
-        raise CorruptDataError(f"{objects.where(key)} is not a shard marker: {error}") from error
+        raise CorruptDataError(f"{where} is not a shard marker: {error}") from error
+    if (marker.index, marker.generation) != (index, generation):
+        raise CorruptDataError(f"{where} is the marker of shard {marker.index}, generation {marker.generation}")
+    return marker

@@ -63,7 +63,10 @@ class DatasetVersion:
         return self.num_rows // self.entry.group_size
 
     def runs(self, window: int = 1) -> list[LogEntry]:
-        """Return the entries of the `window` newest runs, or of as many as there are, newest first."""
+        """Return the entries of the `window` newest runs, or of as many as there are, newest first.
+
+        Raises InputError for a window below 1, CorruptDataError when the log has a gap.
+        """
         if window < 1:
             raise InputError(f"window must be at least 1, got {window}")
         chosen: dict[str, LogEntry] = {}
