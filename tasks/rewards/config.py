@@ -24,13 +24,17 @@ class _RewardConfig(BaseModel):
     name: str | None = Field(
         default=None,
         pattern=r"^[\w.-]{1,64}$",
-        description="The name that the part is stored under; the type when unset. Two rewards cannot share one.",
+        description="The name that the part is stored under; unset, it is the type, or what follows the colon of a "
+        "function's path. Two rewards cannot share one.",
     )
 
     @property
     def part_name(self) -> str:
         """The name that the part is stored under."""
-        return self.name or str(getattr(self, "type"))  # noqa: B009 - each subclass has its own literal
+        return self.name or self._unnamed()
+
+    def _unnamed(self) -> str:
+        return str(self.model_dump(include={"type"})["type"])
 
 
 class _AnswerConfig(_RewardConfig):
@@ -138,6 +142,9 @@ class FunctionConfig(_AnswerConfig):
     conversational: bool = Field(
         default=False, description="A TRL-style function gets prompts and completions as lists of chat messages."
     )
+
+    def _unnamed(self) -> str:
+        return self.path.rpartition(":")[2]
 
 
 RewardConfig = Annotated[

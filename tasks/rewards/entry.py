@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import pkgutil
 import sys
@@ -78,7 +79,7 @@ def _siblings(missing: str) -> str:
 def _public_names(value: object) -> list[str]:
     members = vars(value) if hasattr(value, "__dict__") else {}
     own = [name for name, member in members.items() if callable(member) and not name.startswith("_")]
-    defined = [name for name in own if isinstance(value, ModuleType) and members[name].__module__ == value.__name__]
+    defined = [name for name in own if inspect.getmodule(members[name]) is value]
     return defined or own
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from rollmill.errors import JobError
@@ -15,7 +14,7 @@ from rollmill.tasks.rewards.rating import ModelRater, Rater, RuleRater
 from rollmill.tasks.rewards.rule import RuleReward
 from rollmill.tasks.rewards.signature import accepted_keywords
 from rollmill.tasks.rewards.trl import TrlRater
-from rollmill.tasks.rewards.verl import VerlRater
+from rollmill.tasks.rewards.verl import ARGUMENTS, VerlRater
 
 EXPECTED = (
     "expected (prompts, completions, **columns) as TRL calls it, (data_source, solution_str, ground_truth, "
@@ -80,9 +79,14 @@ def _called_rater(
     unknown = sorted(set(options) - accepted.named) if not accepted.takes_any else []
     if unknown:
         raise JobError(f"reward function {path!r} takes no option {', '.join(unknown)}")
-    bound = partial(function, **options) if options else function
     if {"solution_str", "ground_truth"} <= accepted.named:
-        return VerlRater(bound, answer_column=answer_column)
+        _refuse_unserved(accepted.required - ARGUMENTS - set(options), path)
+        return VerlRater(function, options, answer_column=answer_column)
     if "completions" in accepted.named or (accepted.takes_any and not accepted.required - {"prompts"}):
-        return TrlRater(bound, conversational=conversational)
+        return TrlRater(function, options, conversational=conversational)
     raise JobError(f"reward function {path!r} takes {inspect.signature(function)}; {EXPECTED}")
+
+
+def _refuse_unserved(names: Collection[str], path: str) -> None:
+    if names:
+        raise JobError(f"reward function {path!r} needs {', '.join(sorted(names))}: give it in options")

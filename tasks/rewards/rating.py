@@ -8,7 +8,7 @@ from itertools import chain
 
 import torch
 
-from rollmill.errors import RewardError
+from rollmill.errors import RewardError, RollmillError
 from rollmill.tasks.rewards.base import BaseRewardModel
 from rollmill.tasks.rewards.item import Group, Item, Outcome, describe, failure, outcome_of
 from rollmill.tasks.rewards.rule import RuleReward
@@ -42,7 +42,7 @@ class ItemRater(Rater):
     def _rate_one(self, item: Item) -> Outcome:
         try:
             return self._judge(item)
-        except RewardError as error:
+        except RollmillError as error:
             return failure(str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code may raise anything
             return failure(describe(error))
@@ -86,7 +86,7 @@ class BatchRater(Rater):
                 middle = len(group) // 2
                 halves = [self._rate_equal([group[:middle]]), self._rate_equal([group[middle:]])]
                 return [list(chain.from_iterable(half[0] for half in halves))]
-            return [[failure(str(error) if isinstance(error, RewardError) else describe(error))]]
+            return [[failure(str(error) if isinstance(error, RollmillError) else describe(error))]]
 
 
 class ModelRater(BatchRater):
@@ -94,7 +94,7 @@ class ModelRater(BatchRater):
 
     def __init__(self, model: BaseRewardModel) -> None:
         self._model = model
-        self._accepted = accepted_keywords(model.score, besides=("prompts", "responses"))
+        self._accepted = accepted_keywords(model.score, given=("prompts", "responses"))
 
     def missing_column(self, columns: Collection[str]) -> str | None:
         return missing_names(self._accepted.required - SERVED_COLUMNS, columns)
@@ -131,11 +131,7 @@ def served_columns(groups: Sequence[Group]) -> dict[str, list[list[object]]]:
 def prompt_columns(items: Sequence[Item]) -> dict[str, list[object]]:
     """Return the columns of the items' prompts, each a list with one value an item, None where an item has none."""
     names = dict.fromkeys(chain.from_iterable(item.columns for item in items))
-    return {
-        name: [item.columns.get(name) for item in items]
-        for name in names
-        if name not in {"prompts", "responses", *SERVED_COLUMNS}
-    }
+    return {name: [item.columns.get(name) for item in items] for name in names if name not in SERVED_COLUMNS}
 
 
 def _rows(scores: object, shape: tuple[int, int]) -> list[list[object]]:

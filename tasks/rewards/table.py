@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -18,14 +17,13 @@ _READ = ("run_id", "prompt_id", "prompt_text", "response_text", "response_token_
 
 def groups_of_table(table: pa.Table) -> list[Group]:
     """Return the rows of `table` as groups: neighbouring rows of one prompt of one run."""
-    parse = lru_cache(maxsize=1)(json.loads)
     groups: list[Group] = []
     previous = None
     for row in table.select(_READ).to_pylist():
         key = (row["run_id"], row["prompt_id"])
         if key != previous:
             groups.append([])
-        groups[-1].append(_item(row, parse(row["metadata"])))
+        groups[-1].append(_item(row, json.loads(row["metadata"])))
         previous = key
     return groups
 

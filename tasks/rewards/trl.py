@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -21,13 +21,17 @@ class TrlRater(BatchRater):
 
     All lists are flat, with one entry an answer: a prompt and its columns are repeated for each of its answers. With
     `conversational` a prompt is a list of one user message and a completion a list of one assistant message, else both
-    are text. `completion_ids` are the sampled tokens; `trainer_state` is None, for there is no trainer.
+    are text. `options` are passed as they are, and hide columns of their names. `completion_ids` are the sampled
+    tokens; `trainer_state` is None, for there is no trainer.
     """
 
-    def __init__(self, function: Callable[..., Any], *, conversational: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: Mapping[str, Any] | None = None, *, conversational: bool = False
+    ) -> None:
         self._function = function
+        self._options = dict(options or {})
         self._conversational = conversational
-        self._accepted = accepted_keywords(function)
+        self._accepted = accepted_keywords(function, given=self._options)
 
     def missing_column(self, columns: Collection[str]) -> str | None:
         return missing_names(self._accepted.required - SERVED, columns)
@@ -36,7 +40,7 @@ class TrlRater(BatchRater):
         items = list(chain.from_iterable(groups))
         columns = {name: values for name, values in prompt_columns(items).items() if name not in SERVED}
         arguments = self._accepted.select({**columns, **self._served(items)})
-        values = self._function(**arguments)
+        values = self._function(**arguments, **self._options)
         if inspect.isawaitable(values):
             values = wait_for(values)
         return _grouped(_listed(values, len(items)), groups)
