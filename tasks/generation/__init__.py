@@ -3,3 +3,7 @@
 What is sampled lives in `tasks.prompts`; how answers are judged lives in `tasks.rewards`. An engine is anything that
 takes `PromptGroup`s and returns `FinishedGroup`s.
 """
+
+from rollmill.tasks.generation.policies import load_policy
+
+__all__ = ["load_policy"]
