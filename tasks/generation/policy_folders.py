@@ -136,8 +136,8 @@ def _downloaded(url: str, weights: bool) -> Path:
             for name in names:
                 filesystem.get_file(name, str(folder / Path(name).name))
 
-        parts = [[name, files[name]["size"], str(files[name].get("ETag"))] for name in names]
-        digest = hashlib.sha256(repr([url.rstrip("/"), parts]).encode()).hexdigest()[:16]
+        listing = [sorted((key, str(value)) for key, value in files[name].items()) for name in names]
+        digest = hashlib.sha256(repr([url.rstrip("/"), listing]).encode()).hexdigest()[:16]
         return build_once(cache_folder() / "policies" / f"{Path(path).name}-{digest}", write)
     except FileNotFoundError as error:
         raise PolicyError(f"policy.model {url}: there is no such folder; {ACCEPTED}") from error

@@ -49,15 +49,22 @@ def write_files(folder: Path) -> None:
 
 
 def write_weights(folder: Path) -> None:
-    """Write the unpacked weights into `folder` as safetensors; the output layer is the embedding, kept once."""
+    """Write the unpacked weights as safetensors beside the files that `write_files` wrote.
+
+    The output layer is the embedding, kept once.
+    """
     import torch
     from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM, GgufConfig
+    from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
 
     path = _readable_gguf()
     with redirect_stderr(io.StringIO()):  # the unpacking has a progress bar that nothing switches off
         model = AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+            path.parent,
+            gguf_file=path.name,
+            config=AutoConfig.from_pretrained(folder),  # the file's own, which takes seconds to read again
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),
         )
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
