@@ -1,0 +1,34 @@
+"""Whether a run goes on: what is worth another try, and when nothing more should begin."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from prefect import Task
+from prefect.client.schemas.objects import State, TaskRun
+
+from rollmill.errors import GenerationError, RunFailedError, StorageError, StoreAccessError
+
+_WORTH_ANOTHER_TRY = (GenerationError, StorageError, StoreAccessError, OSError)
+
+
+class Gate:
+    """Open until it is closed for good: when the run is interrupted, or shard after shard fails."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Let no more work begin, and no failed work be tried again."""
+        self._closed.set()
+
+    def check(self) -> None:
+        """Raise RunFailedError when the gate is closed."""
+        if self._closed.is_set():
+            raise RunFailedError("not begun, for the run is ending")
+
+    def may_retry(self, task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ARG002
+        """Say whether failed work is tried again, when Prefect asks."""
+        error = state.result(raise_on_failure=False)
+        return isinstance(error, _WORTH_ANOTHER_TRY) and not self._closed.is_set()

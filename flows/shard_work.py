@@ -1,0 +1,239 @@
+"""Running a run's missing shards: generate one while the last is scored, a bounded number at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.futures import PrefectFuture
+from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.utilities.annotations import quote
+
+from rollmill.errors import InputError, RunFailedError
+from rollmill.flows.gate import Gate
+from rollmill.flows.job import RolloutJob
+from rollmill.flows.preflight import CheckedJob
+from rollmill.flows.progress import Progress
+from rollmill.storage.plan import Plan, ShardRange
+from rollmill.tasks.generation.engine import Engines, start_engines
+from rollmill.tasks.shards import (
+    GENERATE_STAGE,
+    Generation,
+    Scoring,
+    ShardRef,
+    generate_shard,
+    reference,
+    score_shard,
+    score_stage,
+)
+
+MAX_TASK_RUNS = 500
+"""Prefect keeps every task run; a run of more shards puts several into one task."""
+
+MAX_SHARDS_IN_FLIGHT = 64
+_MAX_FAILURES_IN_A_ROW = 3
+RETRY_DELAYS = [1.0, 5.0, 20.0]
+"""Seconds before the first, second and third retry of a task."""
+
+Value = TypeVar("Value")
+
+
+def unvisited(value: Value) -> Value:
+    """Keep Prefect from searching an argument for futures: it would walk through tokenizers and tables."""
+    return cast(Value, quote(value))
+
+
+@task(
+    name="generate", task_run_name="{name}", retries=3, retry_delay_seconds=RETRY_DELAYS,
+    cache_policy=NO_CACHE, persist_result=False,
+)  # fmt: skip
+def generate_task(
+    name: str,  # noqa: ARG001  (names the task run)
+    work: Generation,
+    shards: Sequence[ShardRange],
+    progress: Progress,
+    gate: Gate,
+) -> list[ShardRef]:
+    """Answer the prompts of shards, one after the other."""
+    gate.check()
+    return [generate_shard(work, shard, progress.add) for shard in shards]
+
+
+@task(
+    name="score", task_run_name="{name}", retries=3, retry_delay_seconds=RETRY_DELAYS,
+    cache_policy=NO_CACHE, persist_result=False,
+)  # fmt: skip
+def score_task(
+    name: str,  # noqa: ARG001  (names the task run)
+    work: Scoring,
+    shards: Sequence[ShardRange],
+) -> list[ShardRef]:
+    """Score the stored answers of shards, one after the other."""
+    return [score_shard(work, shard) for shard in shards]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemainingWork:
+    """The shards that are not finished, and what is there already."""
+
+    finished: tuple[ShardRef, ...]
+    to_generate: frozenset[int]
+    batches: tuple[tuple[ShardRange, ...], ...]
+    total_rows: int
+    rows_before: int
+
+    def lacks_answers(self, batch: Sequence[ShardRange]) -> bool:
+        """Say whether any shard of a batch has yet to be generated."""
+        return any(shard.index in self.to_generate for shard in batch)
+
+
+def remaining_work(checked: CheckedJob, plan: Plan) -> RemainingWork:
+    """Ask the store which shards of either stage are missing, and batch them so that task runs stay few."""
+    indexes = [shard.index for shard in plan.shards]
+    answered = checked.run.finished(GENERATE_STAGE, indexes)
+    stage = score_stage(checked.scorer)
+    scored = checked.run.finished(stage, indexes)
+    missing = [shard for shard in plan.shards if shard.index not in answered or shard.index not in scored]
+    return RemainingWork(
+        finished=tuple(reference(stage, marker) for index, marker in scored.items() if index in answered),
+        to_generate=frozenset(indexes).difference(answered),
+        batches=tuple(batched(missing, max_batches=MAX_TASK_RUNS // 2 - 2)),
+        total_rows=plan.num_prompts * plan.group_size,
+        rows_before=sum(marker.rows for marker in answered.values()),
+    )
+
+
+def batched(shards: Sequence[ShardRange], max_batches: int) -> Iterator[tuple[ShardRange, ...]]:
+    """Cut shards into at most so many runs of neighbours of one length, single ones where they are few enough."""
+    size = max(1, math.ceil(len(shards) / max_batches))
+    return (tuple(shards[begin : begin + size]) for begin in range(0, len(shards), size))
+
+
+def shards_in_flight(job: RolloutJob, num_engines: int) -> int:
+    """Return how many shards are generated at once: enough that every engine's batch stays full, and one to follow."""
+    rows_per_shard = job.shards.prompts_per_shard * job.sampling.group_size
+    to_fill_a_batch = math.ceil(job.engine.max_batch_size / rows_per_shard)
+    return min(num_engines * (to_fill_a_batch + 1), MAX_SHARDS_IN_FLIGHT)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of the batches: finished shards, and the error of each batch that failed."""
+
+    finished: list[ShardRef] = field(default_factory=list)
+    failures: list[tuple[str, BaseException]] = field(default_factory=list)
+
+
+def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: Progress) -> list[ShardRef]:
+    """Generate and score what is missing, and return all shards in order.
+
+    The next shards are generated while the last are scored. Other shards finish before a failure is raised: an
+    InputError as it is, anything else as RunFailedError.
+    """
+    gate = Gate()
+    engines = start_engines(checked.job.policy, checked.job.engine)
+    threads = ThreadPoolTaskRunner[list[ShardRef]](max_workers=2 * shards_in_flight(checked.job, engines.num_engines))
+    with threads, engines:
+        try:
+            outcome = _gather(_submit(checked, plan, work, progress, gate, threads, engines), gate)
+        except BaseException:
+            gate.close()
+            raise
+    _refuse_failures(outcome, plan)
+    return sorted([*work.finished, *outcome.finished], key=lambda shard: shard.index)
+
+
+_Pair = tuple[str, PrefectFuture[list[ShardRef]] | None, PrefectFuture[list[ShardRef]]]
+
+
+def _submit(
+    checked: CheckedJob,
+    plan: Plan,
+    work: RemainingWork,
+    progress: Progress,
+    gate: Gate,
+    threads: ThreadPoolTaskRunner[list[ShardRef]],
+    engines: Engines,
+) -> list[_Pair]:
+    """Submit every batch: generate, then score. Threads take them in order, so a batch is scored before many others
+    begin, and half of the threads suffice to keep the engines busy while the other half score or wait to."""
+    generation = _generation(checked, plan, engines)
+    scoring = Scoring(run=checked.run, scorer=checked.scorer, file_metadata=generation.file_metadata)
+    generate = generate_task.with_options(retry_condition_fn=gate.may_retry)
+    score = score_task.with_options(retry_condition_fn=gate.may_retry)
+    pairs: list[_Pair] = []
+    for batch in work.batches:
+        name = _name(batch)
+        generated = None
+        if work.lacks_answers(batch):
+            parameters = {
+                "name": name, "work": unvisited(generation), "shards": unvisited(batch), "progress": unvisited(progress),
+                "gate": unvisited(gate),
+            }  # fmt: skip
+            generated = threads.submit(generate, parameters)
+        parameters = {"name": f"{name}-score", "work": unvisited(scoring), "shards": unvisited(batch)}
+        scored = threads.submit(score, parameters, wait_for=[generated] if generated else None)
+        pairs.append((name, generated, scored))
+    return pairs
+
+
+def _gather(pairs: Sequence[_Pair], gate: Gate) -> _Outcome:
+    """Wait for every batch; close the gate when trying the others is of no use."""
+    outcome = _Outcome()
+    failures_in_a_row = 0
+    for name, generated, scored in pairs:
+        error = _error_of(generated) if generated else None
+        error = error or _error_of(scored)
+        if error is None:
+            outcome.finished.extend(scored.result())
+            failures_in_a_row = 0
+            continue
+        outcome.failures.append((name, error))
+        failures_in_a_row += 1
+        if isinstance(error, InputError) or failures_in_a_row >= _MAX_FAILURES_IN_A_ROW:
+            gate.close()
+    return outcome
+
+
+def _error_of(future: PrefectFuture[list[ShardRef]]) -> BaseException | None:
+    future.wait()
+    if future.state.is_completed():
+        return None
+    error = future.result(raise_on_failure=False)
+    assert isinstance(error, BaseException)
+    return error
+
+
+def _refuse_failures(outcome: _Outcome, plan: Plan) -> None:
+    if not outcome.failures:
+        return
+    for _, error in outcome.failures:
+        if isinstance(error, InputError):
+            raise error
+    name, error = outcome.failures[0]
+    more = f" and {len(outcome.failures) - 1} others" if len(outcome.failures) > 1 else ""
+    raise RunFailedError(
+        f"run {plan.run_id}: {name}{more} failed, first with: {error}; all other finished shards are kept, and the "
+        "same command goes on with what is missing"
+    ) from error
+
+
+def _generation(checked: CheckedJob, plan: Plan, engines: Engines) -> Generation:
+    return Generation(
+        run=checked.run,
+        policy=checked.job.policy,
+        sampling=checked.job.sampling,
+        tokenizer=checked.tokenizer,
+        renderer=checked.renderer,
+        engines=engines,
+        identity=plan.identity,
+    )
+
+
+def _name(batch: Sequence[ShardRange]) -> str:
+    first, last = batch[0].index, batch[-1].index
+    return f"shard-{first:05d}" if first == last else f"shards-{first:05d}-{last:05d}"

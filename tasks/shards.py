@@ -1,0 +1,183 @@
+"""The work of one shard: read what came before, do one thing, store the result. What is stored is not done again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from transformers import PreTrainedTokenizerBase
+
+from rollmill.storage.ledger import PROMPTS_STAGE
+from rollmill.storage.plan import ShardRange
+from rollmill.storage.runs import RunStore, ShardMarker
+from rollmill.storage.schema import RESPONSE_SCHEMA, REWARD_PENDING
+from rollmill.tasks.figures import answer_stats, reward_stats
+from rollmill.tasks.generation.config import PolicyConfig, SamplingConfig
+from rollmill.tasks.generation.engine import Engines, ProgressCallback
+from rollmill.tasks.generation.seeds import row_seed
+from rollmill.tasks.generation.types import (
+    FINISH_ERROR,
+    LOGPROB_MODE_PROCESSED,
+    Completion,
+    PromptGroup,
+)
+from rollmill.tasks.prompts.prompt import Prompt, prompts_from_table, to_json
+from rollmill.tasks.prompts.rendering import PromptRenderer, RenderedPrompt
+from rollmill.tasks.rewards.scoring import Scorer
+
+GENERATE_STAGE = "generate"
+
+
+def score_stage(scorer: Scorer) -> str:
+    """Return the stage that holds answers scored by these rewards."""
+    return f"score-{scorer.fingerprint}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRef:
+    """Where a finished shard is and what is in it: all that tasks tell each other, as JSON values of a few bytes."""
+
+    stage: str
+    index: int
+    num_rows: int
+    num_bytes: int
+    stats: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """All that answering a shard's prompts takes."""
+
+    run: RunStore
+    policy: PolicyConfig
+    sampling: SamplingConfig
+    tokenizer: PreTrainedTokenizerBase
+    renderer: PromptRenderer
+    engines: Engines
+    identity: dict[str, Any]
+
+    @property
+    def file_metadata(self) -> dict[str, str]:
+        """What every file says of itself: logprob mode, policy, sampling, fingerprints."""
+        values = {name: to_json(value) for name, value in self.identity.items()}
+        return {"logprob_mode": LOGPROB_MODE_PROCESSED, **values}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """All that scoring a shard's answers takes."""
+
+    run: RunStore
+    scorer: Scorer
+    file_metadata: dict[str, str]
+
+
+def generate_shard(work: Generation, shard: ShardRange, on_progress: ProgressCallback | None = None) -> ShardRef:
+    """Answer the shard's prompts and store the rows, unscored; nothing is done when they are stored already.
+
+    A prompt that cannot be asked, or an answer that failed, is a row with finish_reason error that says why.
+    Raises EngineDiedError when the engine ended, and StorageError when the store holds something unexpected.
+    """
+    done = work.run.finished(GENERATE_STAGE, [shard.index]).get(shard.index)
+    if done is None:
+        begin = time.monotonic()
+        prompts = list(prompts_from_table(work.run.read_shard(PROMPTS_STAGE, shard.index)))
+        rendered = [work.renderer.render(prompt) for prompt in prompts]
+        answers = _answer(work, rendered, on_progress)
+        table = _to_table(work, prompts, rendered, answers)
+        done = work.run.write_shard(
+            GENERATE_STAGE,
+            shard.index,
+            table,
+            schema=RESPONSE_SCHEMA,
+            file_metadata=work.file_metadata,
+            stats={**answer_stats(table), "seconds": round(time.monotonic() - begin, 3)},
+        )
+    return reference(GENERATE_STAGE, done)
+
+
+def score_shard(work: Scoring, shard: ShardRange) -> ShardRef:
+    """Score the shard's stored answers and store the rows again with rewards; done once for each set of rewards.
+
+    An answer that cannot be scored is a row with reward_status failed that says why.
+    """
+    stage = score_stage(work.scorer)
+    done = work.run.finished(stage, [shard.index]).get(shard.index)
+    if done is None:
+        table = work.scorer.score_table(work.run.read_shard(GENERATE_STAGE, shard.index))
+        done = work.run.write_shard(
+            stage,
+            shard.index,
+            table,
+            schema=RESPONSE_SCHEMA,
+            file_metadata=work.file_metadata,
+            stats=reward_stats(table),
+        )
+    return reference(stage, done)
+
+
+def _answer(
+    work: Generation, rendered: Sequence[RenderedPrompt], on_progress: ProgressCallback | None
+) -> dict[str, list[Completion]]:
+    groups = [_group(work.sampling, prompt) for prompt in rendered if prompt.error is None]
+    if not groups:
+        return {}
+    return {group.key: group.completions for group in work.engines.generate(groups, on_progress)}
+
+
+def _group(sampling: SamplingConfig, prompt: RenderedPrompt) -> PromptGroup:
+    seeds = [row_seed(sampling.seed, prompt.prompt_id, sample) for sample in range(sampling.group_size)]
+    return PromptGroup(key=prompt.prompt_id, input_ids=prompt.input_ids, seeds=seeds, sampling=sampling.params())
+
+
+def _to_table(
+    work: Generation,
+    prompts: Sequence[Prompt],
+    rendered: Sequence[RenderedPrompt],
+    answers: dict[str, list[Completion]],
+) -> pa.Table:
+    rows = [
+        row
+        for prompt, asked in zip(prompts, rendered, strict=True)
+        for row in _rows(work, prompt, asked, answers.get(prompt.prompt_id))
+    ]
+    return pa.Table.from_pylist(rows, schema=RESPONSE_SCHEMA)
+
+
+def _rows(
+    work: Generation, prompt: Prompt, asked: RenderedPrompt, completions: list[Completion] | None
+) -> Iterator[dict[str, Any]]:
+    if completions is None:
+        failed = Completion(token_ids=[], logprobs=[], finish_reason=FINISH_ERROR, error=asked.error)
+        completions = [failed] * work.sampling.group_size
+    shared = {
+        "run_id": work.run.run_id,
+        "prompt_id": prompt.prompt_id,
+        "policy_version": work.policy.version,
+        "prompt_text": asked.text,
+        "prompt_token_ids": asked.input_ids,
+        "reward_status": REWARD_PENDING,
+        "metadata": json.dumps(prompt.columns, ensure_ascii=False),
+    }
+    for sample, completion in enumerate(completions):
+        yield {
+            **shared,
+            "sample_index": sample,
+            "seed": row_seed(work.sampling.seed, prompt.prompt_id, sample),
+            "response_text": work.tokenizer.decode(completion.token_ids, skip_special_tokens=True),
+            "response_token_ids": completion.token_ids,
+            "logprobs": completion.logprobs,
+            "finish_reason": completion.finish_reason,
+            "error": completion.error,
+        }
+
+
+def reference(stage: str, marker: ShardMarker) -> ShardRef:
+    """Return what tasks need to know of a committed shard."""
+    return ShardRef(
+        stage=stage, index=marker.index, num_rows=marker.rows, num_bytes=marker.bytes, stats=dict(marker.stats)
+    )
