@@ -30,8 +30,8 @@ class BaseRewardModel(ABC):
     """
 
     @abstractmethod
-    def score(self, prompts: list[str], responses: list[list[str]], **columns: Any) -> Tensor:
-        """Return one finite float for each answer, shape [B, G].
+    def score(self, prompts: list[str], responses: list[list[str]], *_: Any, **columns: Any) -> Tensor:
+        """Return one finite float for each answer, shape [B, G]. (`*_` lets type checkers accept fewer columns.)
 
         prompts    B texts, as the policy read them
         responses  B lists of G texts, without special tokens

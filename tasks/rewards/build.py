@@ -2,39 +2,84 @@
 
 from __future__ import annotations
 
-from rollmill.tasks.rewards.config import (
+from collections.abc import Sequence
+
+from rollmill.errors import JobError
+from rollmill.tasks.rewards.composition import Minimum, Part, Sum
+from rollmill.tasks.rewards.config import GateConfig, MinConfig, PlainConfig, RewardConfig, SumConfig
+from rollmill.tasks.rewards.config_rules import (
     ContainsConfig,
     ExactMatchConfig,
+    FormatConfig,
     FunctionConfig,
     LastNumberConfig,
     LengthConfig,
+    LengthPenaltyConfig,
     MathConfig,
     ReasoningGymConfig,
     RegexConfig,
-    RewardConfig,
 )
 from rollmill.tasks.rewards.contains import Contains
 from rollmill.tasks.rewards.exact_match import ExactMatch
+from rollmill.tasks.rewards.format import Format
 from rollmill.tasks.rewards.function import function_rater
+from rollmill.tasks.rewards.gate import Gate
 from rollmill.tasks.rewards.last_number import LastNumber
 from rollmill.tasks.rewards.length import Length
+from rollmill.tasks.rewards.length_penalty import LengthPenalty
 from rollmill.tasks.rewards.math import Math
 from rollmill.tasks.rewards.rating import Rater, RuleRater
 from rollmill.tasks.rewards.reasoning_gym import ReasoningGym
 from rollmill.tasks.rewards.regex import Regex
 from rollmill.tasks.rewards.rule import RuleReward
+from rollmill.tasks.rewards.view import Decode, ViewRater
 
 
-def build_rater(config: RewardConfig) -> Rater:
-    """Return the reward that `config` describes. Raises JobError when it cannot be had."""
-    if isinstance(config, FunctionConfig):
-        return function_rater(
-            config.path, config.options, answer_column=config.answer_column, conversational=config.conversational
-        )
-    return RuleRater(_rule(config))
+def build_parts(configs: Sequence[RewardConfig], decode: Decode | None = None, place: str = "rewards") -> list[Part]:
+    """Return the parts that `configs` describe. Raises JobError, which names the place, when one cannot be had."""
+    return [build_part(config, decode, f"{place}[{index}]") for index, config in enumerate(configs)]
 
 
-def _rule(config: RewardConfig) -> RuleReward:
+def build_part(config: RewardConfig, decode: Decode | None, place: str) -> Part:
+    """Return the part that `config` describes. Raises JobError, which names the place, when it cannot be had."""
+    match config:
+        case SumConfig():
+            rater: Rater = Sum(build_parts(config.rewards, decode, f"{place}.rewards"))
+        case MinConfig():
+            rater = Minimum(build_parts(config.rewards, decode, f"{place}.rewards"))
+        case GateConfig():
+            rater = _gate(config, decode, place)
+        case _:
+            rater = _plain(config, place)
+    if config.view == "special_tokens" and decode is None:
+        raise JobError(f"{place}: the view special_tokens needs the policy's tokenizer, and there is none here")
+    if config.view == "special_tokens" or config.prefilled is not None:
+        shown = decode if config.view == "special_tokens" else None
+        rater = ViewRater(rater, decode=shown, prefilled=config.prefilled)
+    return Part(name=config.part_name, rater=rater, weight=config.weight)
+
+
+def _gate(config: GateConfig, decode: Decode | None, place: str) -> Rater:
+    return Gate(
+        build_part(config.condition, decode, f"{place}.condition"),
+        Sum(build_parts(config.rewards, decode, f"{place}.rewards")),
+        threshold=config.threshold,
+        otherwise=config.otherwise,
+    )
+
+
+def _plain(config: PlainConfig, place: str) -> Rater:
+    try:
+        if isinstance(config, FunctionConfig):
+            return function_rater(
+                config.path, config.options, answer_column=config.answer_column, conversational=config.conversational
+            )
+        return RuleRater(_rule(config))
+    except JobError as error:
+        raise JobError(f"{place}: {error}") from error
+
+
+def _rule(config: PlainConfig) -> RuleReward:
     match config:
         case LastNumberConfig():
             return LastNumber(config.answer_column, config.tolerance)
@@ -48,6 +93,10 @@ def _rule(config: RewardConfig) -> RuleReward:
             return Length(target=config.target, max=config.max, unit=config.unit)
         case MathConfig():
             return Math(config.answer_column)
+        case FormatConfig():
+            return Format(config.tags, config.outside)
+        case LengthPenaltyConfig():
+            return LengthPenalty(max=config.max, buffer=config.buffer, unit=config.unit)
         case ReasoningGymConfig():
             return ReasoningGym(config.answer_tag)
     raise AssertionError(f"no rule for {type(config).__name__}")

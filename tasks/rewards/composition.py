@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from rollmill.tasks.rewards.rating import Outcomes, Rater
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One reward of a composition, the name its value is kept under, and its weight in a sum."""
+    """One reward of a composition, the name its value is kept under, and its weight."""
 
     name: str
     rater: Rater
@@ -19,10 +20,14 @@ class Part:
 
 
 class Composition(Rater):
-    """Combines the outcomes of several rewards of the same answer."""
+    """Combines several rewards of the same answer. When one of them fails the whole does, and keeps the others."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = list(parts)
+
+    @abstractmethod
+    def whole(self, weighted: Sequence[float]) -> float:
+        """Return the whole from the parts' values, each already times its weight."""
 
     def rate(self, groups: Sequence[Group]) -> Outcomes:
         rated = [part.rater.rate(groups) for part in self.parts]
@@ -32,25 +37,41 @@ class Composition(Rater):
         ]
 
     def missing_column(self, columns: Collection[str]) -> str | None:
-        missing = (part.rater.missing_column(columns) for part in self.parts)
-        return next((name for name in missing if name is not None), None)
+        return first_missing(self.parts, columns)
 
     def _combine(self, outcomes: Sequence[Outcome]) -> Outcome:
         kept: dict[str, float | None] = {}
+        reasons, weighted = [], []
         for part, outcome in zip(self.parts, outcomes, strict=True):
-            if outcome.value is not None:
-                kept[part.name] = outcome.value
-            kept.update({f"{part.name}/{name}": value for name, value in outcome.parts.items()})
-        reasons = [
-            f"{part.name}: {outcome.reason}"
-            for part, outcome in zip(self.parts, outcomes, strict=True)
-            if outcome.value is None
-        ]
-        if reasons:
-            return failure("; ".join(reasons), kept)
-        return self.whole([outcome.value for outcome in outcomes if outcome.value is not None], kept)
+            kept.update(kept_of(part, outcome))
+            if outcome.value is None:
+                reasons.append(f"{part.name}: {outcome.reason}")
+            else:
+                weighted.append(part.weight * outcome.value)
+        return failure("; ".join(reasons), kept) if reasons else outcome_of(self.whole(weighted), kept)
 
-    def whole(self, values: Sequence[float], kept: dict[str, float | None]) -> Outcome:
-        """Return the outcome of an answer whose parts all gave a value: here their weighted sum."""
-        total = sum(part.weight * value for part, value in zip(self.parts, values, strict=True))
-        return outcome_of(total, kept)
+
+class Sum(Composition):
+    """The sum of each part's value times its weight."""
+
+    def whole(self, weighted: Sequence[float]) -> float:
+        return sum(weighted)
+
+
+class Minimum(Composition):
+    """The least of each part's value times its weight."""
+
+    def whole(self, weighted: Sequence[float]) -> float:
+        return min(weighted)
+
+
+def kept_of(part: Part, outcome: Outcome) -> dict[str, float | None]:
+    """Return what is stored of a part: its value under its name, and its own parts below that."""
+    own: dict[str, float | None] = {} if outcome.value is None else {part.name: outcome.value}
+    return own | {f"{part.name}/{name}": value for name, value in outcome.parts.items()}
+
+
+def first_missing(parts: Sequence[Part], columns: Collection[str]) -> str | None:
+    """Return what the prompts lack for the first part that lacks something; None when nothing."""
+    missing = (part.rater.missing_column(columns) for part in parts)
+    return next((what for what in missing if what is not None), None)

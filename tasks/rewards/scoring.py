@@ -14,19 +14,21 @@ from rollmill.errors import JobError, RewardError
 from rollmill.storage.results import RawRollout, RolloutResult
 from rollmill.tasks.generation.types import FINISH_ERROR
 from rollmill.tasks.rewards.base import BaseRewardModel
-from rollmill.tasks.rewards.build import build_rater
-from rollmill.tasks.rewards.composition import Composition, Part
-from rollmill.tasks.rewards.config import RewardConfig, distinct_names
+from rollmill.tasks.rewards.build import build_parts
+from rollmill.tasks.rewards.composition import Part, Sum
+from rollmill.tasks.rewards.config import RewardConfig
+from rollmill.tasks.rewards.fields import distinct_names
 from rollmill.tasks.rewards.function import rater_of
 from rollmill.tasks.rewards.item import Group, Item, Outcome
 from rollmill.tasks.rewards.table import groups_of_table, with_outcomes
+from rollmill.tasks.rewards.view import Decode
 
 
 class Scorer:
     """Scores answers by the weighted sum of one or more rewards. Safe to use from several threads at once."""
 
     def __init__(self, parts: Sequence[Part], fingerprint: str) -> None:
-        self._total = Composition(parts)
+        self._total = Sum(parts)
         self.fingerprint = fingerprint
 
     @property
@@ -70,20 +72,16 @@ class Scorer:
         ]
 
 
-def build_rewards(configs: Sequence[RewardConfig]) -> Scorer:
-    """Return the scorer of a job's rewards. Raises JobError, which names the reward, when one cannot be had."""
+def build_rewards(configs: Sequence[RewardConfig], decode: Decode | None = None) -> Scorer:
+    """Return the scorer of a job's rewards; a view with special tokens needs `decode`, from token ids to text.
+
+    Raises JobError, which names the reward, when one cannot be had.
+    """
     try:
         distinct_names(configs)
     except ValueError as error:
         raise JobError(f"rewards: {error}") from error
-    parts = []
-    for index, config in enumerate(configs):
-        try:
-            rater = build_rater(config)
-        except JobError as error:
-            raise JobError(f"rewards[{index}]: {error}") from error
-        parts.append(Part(name=config.part_name, rater=rater, weight=config.weight))
-    return Scorer(parts, _fingerprint(configs))
+    return Scorer(build_parts(configs, decode), _fingerprint(configs))
 
 
 def scorer_of(model: BaseRewardModel) -> Scorer:
@@ -93,7 +91,7 @@ def scorer_of(model: BaseRewardModel) -> Scorer:
 
 
 def _fingerprint(configs: Sequence[RewardConfig]) -> str:
-    values = [config.model_dump(mode="json") for config in configs]
+    values = [config.model_dump(mode="json", exclude_defaults=True) for config in configs]
     return _digest(json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 

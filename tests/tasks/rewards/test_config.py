@@ -29,6 +29,16 @@ REWARDS = TypeAdapter(RewardConfigs)
         ([{"type": "length", "max": 1, "unit": "bytes"}], "'tokens', 'characters' or 'words'"),
         ([{"type": "last_number", "tolerance": -1}], "greater than or equal to 0"),
         ([{"type": "function", "path": "a b"}], "pattern"),
+        ([{"type": "format", "tags": ["a", "a"]}], "distinct"),
+        ([{"type": "length_penalty", "max": 3, "buffer": 4}], "buffer must be at most max (3), got 4"),
+        ([{"type": "min", "rewards": []}], "at least 1 item"),
+        ([{"type": "sum", "rewards": [{"type": "math"}, {"type": "math"}]}], "two rewards are named 'math'"),
+        (
+            [{"type": "gate", "condition": {"type": "math"}, "rewards": [{"type": "math"}]}],
+            "two rewards are named 'math'",
+        ),
+        ([{"type": "gate", "condition": {"type": "math", "weight": 2}, "rewards": [{"type": "format"}]}], "no weight"),
+        ([{"type": "gate", "condition": {"type": "nope"}, "rewards": [{"type": "format"}]}], "gate.condition"),
     ],
 )
 def test_a_wrong_section_is_refused(rewards: list[dict[str, Any]], message: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmill.tasks.rewards.base import BaseRewardModel
-from rollmill.tasks.rewards.composition import Composition, Part
+from rollmill.tasks.rewards.composition import Part, Sum
 from rollmill.tasks.rewards.function import rater_of
 from rollmill.tasks.rewards.item import MAX_REASON_CHARACTERS, Group, Item, Outcome, outcome_of
 from rollmill.tasks.rewards.rating import ItemRater, ModelRater
@@ -211,7 +211,7 @@ def test_a_weighted_sum_is_the_sum_of_its_parts_or_fails_with_those_that_worked(
         Part(name=f"part{i}", rater=ItemRater(lambda _item, value=value: outcome_of(value)), weight=weight)
         for i, (weight, value) in enumerate(pairs)
     ]
-    ((outcome,),) = Composition(parts).rate(groups_of([["a"]]))
+    ((outcome,),) = Sum(parts).rate(groups_of([["a"]]))
     assert outcome.parts == {f"part{i}": value for i, (_, value) in enumerate(pairs) if value is not None}
     if any(value is None for _, value in pairs):
         assert outcome.value is None
@@ -225,7 +225,7 @@ def test_a_weighted_sum_is_the_sum_of_its_parts_or_fails_with_those_that_worked(
 
 def test_a_sum_that_overflows_is_a_failure_and_keeps_its_parts() -> None:
     part = Part(name="huge", rater=ItemRater(lambda _item: outcome_of(1e308)), weight=100.0)
-    ((outcome,),) = Composition([part]).rate(groups_of([["a"]]))
+    ((outcome,),) = Sum([part]).rate(groups_of([["a"]]))
     assert outcome.value is None
     assert "inf" in str(outcome.reason)
     assert outcome.parts == {"huge": 1e308}

@@ -10,8 +10,10 @@ from rollmill.errors import JobError, RewardError
 from rollmill.tasks.rewards.boxed import last_boxed
 from rollmill.tasks.rewards.contains import Contains
 from rollmill.tasks.rewards.exact_match import ExactMatch
+from rollmill.tasks.rewards.format import Format, Outside
 from rollmill.tasks.rewards.item import Item
 from rollmill.tasks.rewards.length import Length
+from rollmill.tasks.rewards.length_penalty import LengthPenalty
 from rollmill.tasks.rewards.regex import Regex
 from rollmill.tasks.rewards.rule import RuleReward
 
@@ -127,3 +129,58 @@ def test_length_needs_exactly_one_bound(bounds: dict[str, int]) -> None:
 )
 def test_the_last_box_of(text: str, box: str | None) -> None:
     assert last_boxed(text) == box
+
+
+INSIDE = st.text(alphabet="ab <>/\n", max_size=10)
+
+
+@given(st.lists(INSIDE, min_size=3, max_size=3), st.sampled_from(["", " ", "\n\n"]))
+def test_format_is_right_whatever_stands_inside_its_tags(texts: list[str], space: str) -> None:
+    think, answer, extra = texts
+    right = f"{space}<think>{think}</think>{space}<answer>{answer}</answer>{space}"
+    outside: list[tuple[Outside, str]] = [
+        ("nothing", right),
+        ("after", right + extra),
+        ("anything", extra + right + extra),
+    ]
+    for allowed, text in outside:
+        assert judge(Format(outside=allowed), text) == 1.0
+    if extra.strip():
+        assert judge(Format(), right + extra) == 0.0
+        assert judge(Format(outside="after"), extra + right) == 0.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<think>a</think>",
+        "<answer>4</answer><think>a</think>",
+        "<think>a<answer>4</answer></think>",
+        "<think>a</think><think>b</think><answer>4</answer>",
+        "<think>a</think><answer>4",
+        "</think>a<think><answer>4</answer>",
+        "<think>a</think>x<answer>4</answer>",
+    ],
+)
+def test_format_is_wrong_for(text: str) -> None:
+    assert judge(Format(), text) == 0.0
+
+
+@pytest.mark.parametrize("tags", [[], ["a", "a"], ["<a>"], [""]])
+def test_format_refuses_tags_that_are_not_distinct_names(tags: list[str]) -> None:
+    with pytest.raises(JobError, match="tag"):
+        Format(tags)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.text(max_size=80))
+def test_length_penalty_falls_evenly_over_its_buffer(longest: int, buffer: int, response: str) -> None:
+    if buffer > longest:
+        with pytest.raises(JobError, match="buffer"):
+            LengthPenalty(max=longest, buffer=buffer)
+        return
+    value = judge(LengthPenalty(max=longest, buffer=buffer, unit="characters"), response)
+    free, length = longest - buffer, len(response)
+    expected = 0.0 if length <= free else -1.0 if length > longest else (free - length) / buffer
+    assert value == pytest.approx(expected)
+    assert str(value) != "-0.0"

@@ -12,7 +12,7 @@ from rollmill.errors import JobError, RewardError
 from rollmill.storage.results import RawRollout, RolloutResult
 from rollmill.storage.schema import RESPONSE_SCHEMA
 from rollmill.tasks.rewards.base import BaseRewardModel
-from rollmill.tasks.rewards.config import LastNumberConfig, LengthConfig
+from rollmill.tasks.rewards.config_rules import LastNumberConfig, LengthConfig
 from rollmill.tasks.rewards.scoring import Scorer, build_rewards, scorer_of
 
 MakeTable = Callable[..., pa.Table]
