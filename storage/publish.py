@@ -14,7 +14,7 @@ import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from rollmill.errors import ObjectExistsError
+from rollmill.errors import CorruptDataError, ObjectExistsError
 from rollmill.storage.concurrency import at_once
 from rollmill.storage.layout import claim_format, intent_key
 from rollmill.storage.ledger import prove_run
@@ -95,10 +95,16 @@ def _published_before(log: VersionLog, wanted: LogEntry, latest: LogEntry | None
     try:
         log.objects.create(key, json.dumps({"after": length, "at": wanted.created_at}).encode())
     except ObjectExistsError:
-        begin = json.loads(log.objects.get(key))["after"] + 1
-        entries = at_once(log.read, range(begin, length + 1))
+        entries = at_once(log.read, range(_length_before(log.objects, key) + 1, length + 1))
         return next((entry for entry in entries if entry and entry.operation_id == wanted.operation_id), None)
     return None
+
+
+def _length_before(objects: Objects, key: str) -> int:
+    try:
+        return int(json.loads(objects.get(key))["after"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptDataError(f"{objects.where(key)} does not say where its publish began; delete it") from error
 
 
 def _dataset_file(plan: Plan, stage: str, marker: ShardMarker, policy_version: int) -> DatasetFile:

@@ -1,0 +1,23 @@
+"""Fixtures that tests of every room may use."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from seaweedfs import BUCKET, S3Place, S3Server, running_seaweedfs
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A SeaweedFS with one bucket; it ends with the session."""
+    with running_seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3Server) -> S3Place:
+    """An empty prefix of the test bucket, for this test alone."""
+    key, secret = s3_server.writer
+    return S3Place(f"s3://{BUCKET}/{uuid.uuid4().hex}", s3_server.endpoint_url, key, secret)
