@@ -128,7 +128,7 @@ def _downloaded(url: str, weights: bool) -> Path:
     from fsspec.core import url_to_fs
 
     try:
-        filesystem, path = url_to_fs(url, use_listings_cache=False)
+        filesystem, path = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
         files = {entry["name"]: entry for entry in filesystem.ls(path, detail=True) if entry["type"] == "file"}
         names = _wanted(files, weights)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from rollmill.errors import PromptSourceError
 from rollmill.tasks.prompts.config import PromptsConfig
@@ -36,10 +37,14 @@ def _open(config: PromptsConfig) -> BinaryIO:
     from fsspec.core import url_to_fs
 
     try:
-        filesystem, path = url_to_fs(config.source, use_listings_cache=False, **config.storage_options)
+        # Its own connection: a cached one would keep the keys that the environment held when it was made.
+        filesystem, path = url_to_fs(
+            config.source, use_listings_cache=False, skip_instance_cache=True, **config.storage_options
+        )
     except (ImportError, ValueError, TypeError) as error:
         raise PromptSourceError(f"prompts.source {config.source} cannot be opened: {_one_line(error)}") from error
-    return cast(BinaryIO, filesystem.open(path, "rb", block_size=READ_BYTES))
+    # The reader adds what fsspec's own file lacks: lines of bounded length.
+    return io.BufferedReader(filesystem.open(path, "rb", block_size=READ_BYTES), READ_BYTES)
 
 
 def _one_line(error: BaseException) -> str:
