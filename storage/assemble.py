@@ -14,21 +14,6 @@ from numpy.typing import NDArray
 from rollmill.errors import CorruptDataError
 from rollmill.storage.results import RolloutResult
 
-RESULT_COLUMNS = [
-    "run_id",
-    "prompt_id",
-    "sample_index",
-    "prompt_text",
-    "response_text",
-    "prompt_token_ids",
-    "response_token_ids",
-    "logprobs",
-    "finish_reason",
-    "reward",
-    "metadata",
-]
-"""The columns of the response schema that `assemble` needs."""
-
 
 def assemble(
     rows: pa.Table,

@@ -11,7 +11,7 @@ from typing import Any
 
 from rollmill.errors import CorruptDataError, JobError, PlanMismatchError
 
-_RUN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,199}$")
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,199}")
 _ABSENT = object()
 
 
@@ -93,7 +93,7 @@ class Plan:
 
 def check_run_id(run_id: str) -> None:
     """Raise JobError when `run_id` cannot be a part of a key."""
-    if not _RUN_ID.match(run_id):
+    if not _RUN_ID.fullmatch(run_id):
         raise JobError(
             f"run_id must begin with a letter or digit and hold only those and . _ = -, at most 200, got {run_id!r}"
         )

@@ -30,6 +30,21 @@ RESPONSE_SCHEMA = pa.schema(
 """One row per response. `finish_reason` is stop, length or error (then `error` says why and the lists are empty);
 `reward` is null unless `reward_status` is ok; `metadata` is a JSON object of the prompt's other columns."""
 
+RESULT_COLUMNS = [
+    "run_id",
+    "prompt_id",
+    "sample_index",
+    "prompt_text",
+    "response_text",
+    "prompt_token_ids",
+    "response_token_ids",
+    "logprobs",
+    "finish_reason",
+    "reward",
+    "metadata",
+]
+"""The columns of a response file that a `RolloutResult` is made of."""
+
 BYTE_STREAM_SPLIT_COLUMNS = ("logprobs",)
 """Columns of noisy floats, which compress better with the bytes of equal weight side by side than as a dictionary."""
 

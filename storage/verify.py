@@ -72,6 +72,7 @@ class _Verification:
     problems: list[Problem] = field(default_factory=list)
     checked: dict[str, CommittedFile] = field(default_factory=dict)
     runs: set[str] = field(default_factory=set)
+    shards: set[tuple[str, str, int]] = field(default_factory=set)  # those that a version lists
     num_versions: int = 0
     num_markers: int = 0
     num_rows: int = 0
@@ -125,6 +126,7 @@ class _Verification:
     def check_run(self, entry: LogEntry) -> None:
         """Check the files of a published run, and its ledger when all of them can be read."""
         self.runs.add(entry.run_id)
+        self.shards.update((file.run_id, file.stage, file.shard) for file in entry.files)
         tables = at_once(self._check_published_file, entry.files)
         whole = [table for table in tables if table is not None]
         self.num_rows += sum(table.num_rows for table in whole)
@@ -190,7 +192,7 @@ class _Verification:
     def check_markers(self, run_ids: set[str] | None) -> None:
         """Check every shard's newest marker, and the files that no version has led to yet."""
         matches = [match for key in self.store.objects.list("runs/") if (match := _MARKER.match(key))]
-        shards = {(match["run_id"], match["stage"], int(match["index"])) for match in matches}
+        shards = self.shards | {(match["run_id"], match["stage"], int(match["index"])) for match in matches}
         chosen = sorted(shard for shard in shards if run_ids is None or shard[0] in run_ids)
         self.runs.update(run_id for run_id, _, _ in chosen)
         self.num_markers = len(chosen)
@@ -205,7 +207,7 @@ class _Verification:
             self._add(error, key)
             return
         if marker is None:
-            self.problems.append(Problem("the shard's first marker is missing, a later one is there", key))
+            self.problems.append(Problem("the shard's marker is missing", key))
             return
         known = self.checked.get(marker.file)
         if known is None:

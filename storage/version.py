@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rollmill.errors import CorruptDataError, InputError
-from rollmill.storage.assemble import RESULT_COLUMNS, assemble
 from rollmill.storage.concurrency import at_once
 from rollmill.storage.layout import log_key
 from rollmill.storage.log import DatasetFile, LogEntry, VersionLog
 from rollmill.storage.objects import Objects
 from rollmill.storage.parquet import read_committed
-from rollmill.storage.results import RolloutResult
+from rollmill.storage.schema import RESULT_COLUMNS
+
+if TYPE_CHECKING:
+    from rollmill.storage.results import RolloutResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class DatasetVersion:
         Raises InputError for a prompt id that is not there, CorruptDataError when the files disagree on the
         logprob_mode or a group is not whole.
         """
+        from rollmill.storage.assemble import assemble  # torch takes a second to import; listing a store needs none
+
         rows = self.read(RESULT_COLUMNS, window)
         mode = (rows.schema.metadata or {}).get(b"logprob_mode")
         if mode is None:

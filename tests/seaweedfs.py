@@ -55,7 +55,10 @@ class S3Server:
 
 @contextmanager
 def running_seaweedfs(folder: Path) -> Iterator[S3Server]:
-    """Start a SeaweedFS with one bucket, its data in `folder`; it is killed at the end."""
+    """Start a SeaweedFS with one bucket, its data in `folder`; it is killed at the end.
+
+    Raises RuntimeError with the server's last words when it does not start.
+    """
     ports = _free_ports(4)
     server = S3Server(
         f"http://127.0.0.1:{ports[3]}", writer=("writer", uuid.uuid4().hex), admin=("admin", uuid.uuid4().hex)
@@ -76,6 +79,7 @@ def _seaweedfs(folder: Path, server: S3Server, ports: list[int]) -> Iterator[sub
         *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}", f"-volume.port={volume}"),
         *("-filer", f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={folder / 's3.json'}"),
         *("-volume.max=20", "-master.volumeSizeLimitMB=64", "-master.telemetry=false"),
+        *("-s3.port.iceberg=0", "-s3.port.lance=0"),  # fixed ports, which a second server could not have
     ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)

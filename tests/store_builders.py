@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,7 +18,9 @@ from rollmill.storage.objects import Objects, open_objects
 from rollmill.storage.plan import Plan, ShardRange
 from rollmill.storage.runs import RunStore, ShardMarker
 from rollmill.storage.schema import PROMPT_SCHEMA, RESPONSE_SCHEMA
-from rollmill.storage.store import RolloutStore
+
+if TYPE_CHECKING:
+    from rollmill.storage.store import RolloutStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,14 @@ class Place:
         return open_objects(self.url, self.storage_options)
 
     def store(self) -> RolloutStore:
+        from rollmill.storage.store import RolloutStore
+
         return RolloutStore(self.url, self.storage_options)
+
+
+def in_memory() -> Objects:
+    """Return the objects of an empty place in memory."""
+    return open_objects(f"memory://{uuid.uuid4().hex}")
 
 
 GROUP_SIZE = 3
@@ -80,6 +90,17 @@ def failed_row(prompt: int, sample: int, run_id: str = "run") -> dict[str, Any]:
 
 def table_of(rows: Iterable[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=RESPONSE_SCHEMA)
+
+
+def loose_table_of(rows: Iterable[dict[str, Any]]) -> pa.Table:
+    """Return a table as a careless caller makes it: wider numbers, nulls anywhere."""
+    wide = {
+        pa.int32(): pa.int64(),
+        pa.list_(pa.int32()): pa.list_(pa.int64()),
+        pa.list_(pa.float32()): pa.list_(pa.float64()),
+    }
+    fields = [pa.field(field.name, wide.get(field.type, field.type)) for field in RESPONSE_SCHEMA]
+    return pa.Table.from_pylist(list(rows), schema=pa.schema(fields))
 
 
 def shard_rows(plan: Plan, index: int, **changes: Any) -> pa.Table:
@@ -145,17 +166,13 @@ def in_processes(call: str, url: str, storage_options: dict[str, Any] | None, nu
     return [(child.returncode, text) for child, text in zip(children, printed, strict=True)]
 
 
-def die_before(objects: Objects, part_of_key: str) -> Objects:
-    """Make this process kill itself when it is about to create an object whose key holds `part_of_key`."""
-    kind = type(objects)
+def die_before(objects: Objects, method: str) -> Objects:
+    """Return the objects, changed so that this process kills itself where it would call `method` of them."""
 
-    class Dying(kind):  # type: ignore[misc, valid-type]
-        def create(self, key: str, data: bytes) -> None:
-            if part_of_key in key:
-                os.kill(os.getpid(), signal.SIGKILL)
-            kind.create(self, key, data)
+    def die(key: str, data: bytes) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    objects.__class__ = Dying
+    setattr(objects, method, die)
     return objects
 
 
