@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from rollmill.errors import JobError
 from rollmill.tasks.rewards.composition import Minimum, Part, Sum
@@ -21,9 +25,11 @@ from rollmill.tasks.rewards.config_rules import (
 )
 from rollmill.tasks.rewards.contains import Contains
 from rollmill.tasks.rewards.exact_match import ExactMatch
+from rollmill.tasks.rewards.fields import LimitFields
 from rollmill.tasks.rewards.format import Format
 from rollmill.tasks.rewards.function import function_rater
 from rollmill.tasks.rewards.gate import Gate
+from rollmill.tasks.rewards.isolation.isolated import Limits, isolated
 from rollmill.tasks.rewards.last_number import LastNumber
 from rollmill.tasks.rewards.length import Length
 from rollmill.tasks.rewards.length_penalty import LengthPenalty
@@ -32,6 +38,8 @@ from rollmill.tasks.rewards.rating import Rater, RuleRater
 from rollmill.tasks.rewards.reasoning_gym import ReasoningGym
 from rollmill.tasks.rewards.regex import Regex
 from rollmill.tasks.rewards.rule import RuleReward
+from rollmill.tasks.rewards.trl import TrlRater
+from rollmill.tasks.rewards.verl import VerlRater
 from rollmill.tasks.rewards.view import Decode, ViewRater
 
 
@@ -70,13 +78,37 @@ def _gate(config: GateConfig, decode: Decode | None, place: str) -> Rater:
 
 def _plain(config: PlainConfig, place: str) -> Rater:
     try:
-        if isinstance(config, FunctionConfig):
-            return function_rater(
-                config.path, config.options, answer_column=config.answer_column, conversational=config.conversational
-            )
-        return RuleRater(_rule(config))
+        rater = plain_rater(config)
     except JobError as error:
         raise JobError(f"{place}: {error}") from error
+    if isinstance(config, LimitFields) and _is_isolated(config, rater):
+        memory_bytes = None if config.memory_mb is None else config.memory_mb * 2**20
+        limits = Limits(seconds_per_call=config.seconds_per_call, memory_bytes=memory_bytes)
+        return isolated(rater, config.model_dump(mode="json"), limits)
+    return rater
+
+
+def _is_isolated(config: LimitFields, rater: Rater) -> bool:
+    if isinstance(config, FunctionConfig):
+        return isinstance(rater, (TrlRater, VerlRater)) if config.isolated is None else config.isolated
+    return True
+
+
+def plain_rater(config: PlainConfig) -> Rater:
+    """Return the reward that `config` describes, to be used in this process. Raises JobError."""
+    if isinstance(config, FunctionConfig):
+        return function_rater(config)
+    return RuleRater(_rule(config))
+
+
+@lru_cache(maxsize=1)
+def _plain_adapter() -> TypeAdapter[PlainConfig]:
+    return TypeAdapter(PlainConfig)
+
+
+def plain_config(values: dict[str, Any]) -> PlainConfig:
+    """Return the configuration that `values` are the fields of."""
+    return _plain_adapter().validate_python(values)
 
 
 def _rule(config: PlainConfig) -> RuleReward:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rollmill.tasks.rewards.fields import AnswerFields, RewardFields, job_errors_are_value_errors
+from rollmill.tasks.rewards.fields import AnswerFields, LimitFields, RewardFields, job_errors_are_value_errors
 from rollmill.tasks.rewards.format import check_tags
 from rollmill.tasks.rewards.regex import compile_pattern
 
@@ -37,7 +37,7 @@ class ContainsConfig(AnswerFields):
     ignore_case: bool = Field(default=False, description="Upper and lower case count as the same.")
 
 
-class RegexConfig(AnswerFields):
+class RegexConfig(LimitFields, AnswerFields):
     """1 when a pattern is found in the answer (and what its group caught is right), else 0."""
 
     type: Literal["regex"]
@@ -73,13 +73,13 @@ class LengthConfig(RewardFields):
         return self
 
 
-class MathConfig(AnswerFields):
+class MathConfig(LimitFields, AnswerFields):
     """1 when math-verify finds the answer equal to the ground truth, else 0."""
 
     type: Literal["math"]
 
 
-class ReasoningGymConfig(RewardFields):
+class ReasoningGymConfig(LimitFields, RewardFields):
     """What the reasoning-gym task that made the prompt gives for the answer."""
 
     type: Literal["reasoning_gym"]
@@ -126,7 +126,7 @@ class LengthPenaltyConfig(RewardFields):
         return self
 
 
-class FunctionConfig(AnswerFields):
+class FunctionConfig(LimitFields, AnswerFields):
     """Your own code: a function as TRL or verl calls it, or a BaseRewardModel."""
 
     type: Literal["function"]
@@ -140,6 +140,17 @@ class FunctionConfig(AnswerFields):
     )
     conversational: bool = Field(
         default=False, description="A TRL-style function gets prompts and completions as lists of chat messages."
+    )
+    seconds_per_call: float = Field(
+        default=60.0, gt=0, le=86400, description="Longest time one call may take; its process is then ended."
+    )
+    answers_per_call: int = Field(
+        default=64, ge=1, description="Most answers that a TRL-style function is given at once; groups stay whole."
+    )
+    isolated: bool | None = Field(
+        default=None,
+        description="Whether it runs in a process of its own, which can be ended. Unset isolates functions, and keeps "
+        "a BaseRewardModel, which may be large or on a GPU, in the scoring process.",
     )
 
     def _unnamed(self) -> str:

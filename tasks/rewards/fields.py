@@ -71,6 +71,24 @@ def distinct_names(configs: Sequence[Fields]) -> Sequence[Fields]:
     return configs
 
 
+class LimitFields(BaseModel):
+    """What every reward has that is judged in a process of its own."""
+
+    seconds_per_call: float = Field(
+        default=10.0,
+        gt=0,
+        le=86400,
+        description="Longest time one answer (or one call of a batched function) may take; its process is then ended "
+        "and the answer fails.",
+    )
+    memory_mb: int | None = Field(
+        default=None,
+        ge=16,
+        description="Most memory that the reward's process may take, in MiB, besides what it starts with (Linux only). "
+        "Unset sets no limit.",
+    )
+
+
 @contextmanager
 def job_errors_are_value_errors() -> Iterator[None]:
     """Let a check that raises JobError be a pydantic validator, which must raise ValueError."""

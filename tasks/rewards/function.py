@@ -8,6 +8,7 @@ from typing import Any
 
 from rollmill.errors import JobError
 from rollmill.tasks.rewards.base import BaseRewardModel
+from rollmill.tasks.rewards.config_rules import FunctionConfig
 from rollmill.tasks.rewards.entry import load_object
 from rollmill.tasks.rewards.item import describe
 from rollmill.tasks.rewards.rating import ModelRater, Rater, RuleRater
@@ -22,31 +23,23 @@ EXPECTED = (
 )
 
 
-def function_rater(
-    path: str,
-    options: Mapping[str, Any] | None = None,
-    *,
-    answer_column: str | None = None,
-    conversational: bool = False,
-) -> Rater:
-    """Return the reward that `path` names, told apart by its signature.
+def function_rater(config: FunctionConfig) -> Rater:
+    """Return the reward that the configured path names, told apart by its signature.
 
-    A `BaseRewardModel` subclass is made with `options`, and a function gets them as further keywords. `answer_column`
-    names where a verl-style function's ground truth is; `conversational` gives a TRL-style one chat messages.
-    Raises JobError when there is no such object, or it is none of these.
+    A `BaseRewardModel` subclass is made with the options, and a function gets them as further keywords. Raises
+    JobError when there is no such object, or it is none of these.
     """
+    path, options = config.path, config.options
     found = load_object(path)
-    options = dict(options or {})
     if isinstance(found, type):
-        found = _constructed(found, path, options)
-        options = {}
+        found, options = _constructed(found, path, options), {}
     if isinstance(found, BaseRewardModel):
         if options:
             raise JobError(f"reward function {path!r} is an object already made, and takes no options")
         return rater_of(found)
     if not callable(found):
         raise JobError(f"reward function {path!r} is a {type(found).__name__}; {EXPECTED}")
-    return _called_rater(found, path, options, answer_column, conversational)
+    return _called_rater(found, config)
 
 
 def rater_of(model: BaseRewardModel) -> Rater:
@@ -65,13 +58,8 @@ def _constructed(kind: type, path: str, options: Mapping[str, Any]) -> object:
         ) from error
 
 
-def _called_rater(
-    function: Callable[..., Any],
-    path: str,
-    options: Mapping[str, Any],
-    answer_column: str | None,
-    conversational: bool,
-) -> Rater:
+def _called_rater(function: Callable[..., Any], config: FunctionConfig) -> Rater:
+    path, options = config.path, config.options
     try:
         accepted = accepted_keywords(function)
     except (TypeError, ValueError) as error:
@@ -81,9 +69,14 @@ def _called_rater(
         raise JobError(f"reward function {path!r} takes no option {', '.join(unknown)}")
     if {"solution_str", "ground_truth"} <= accepted.named:
         _refuse_unserved(accepted.required - ARGUMENTS - set(options), path)
-        return VerlRater(function, options, answer_column=answer_column)
+        return VerlRater(function, options, answer_column=config.answer_column)
     if "completions" in accepted.named or (accepted.takes_any and not accepted.required - {"prompts"}):
-        return TrlRater(function, options, conversational=conversational)
+        return TrlRater(
+            function,
+            options,
+            conversational=config.conversational,
+            answers_per_call=config.answers_per_call,
+        )
     raise JobError(f"reward function {path!r} takes {inspect.signature(function)}; {EXPECTED}")
 
 

@@ -34,14 +34,15 @@ class ItemRater(Rater):
     """Rates one answer at a time."""
 
     def __init__(self, judge: Callable[[Item], Outcome]) -> None:
-        self._judge = judge
+        self.judge = judge
 
     def rate(self, groups: Sequence[Group]) -> Outcomes:
-        return [[self._rate_one(item) for item in group] for group in groups]
+        return [[self.rate_item(item) for item in group] for group in groups]
 
-    def _rate_one(self, item: Item) -> Outcome:
+    def rate_item(self, item: Item) -> Outcome:
+        """Return what `judge` makes of one answer, or its failure when it raises."""
         try:
-            return self._judge(item)
+            return self.judge(item)
         except RollmillError as error:
             return failure(str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code may raise anything
@@ -59,16 +60,30 @@ class RuleRater(ItemRater):
         return self._rule.missing_column(columns)
 
 
+class UnavailableError(RewardError):
+    """No answer can be judged just now, whichever it is: the process or the service that judges cannot be had."""
+
+
 class BatchRater(Rater):
-    """Rates whole batches; one that raises is halved until those that make it raise stand alone."""
+    """Rates whole batches; one that raises is halved until those that make it raise stand alone.
+
+    A batch holds groups of one size, and as many as have `answers_per_call` answers together, but at least one.
+    """
+
+    def __init__(self, *, answers_per_call: int | None = None) -> None:
+        self.answers_per_call = answers_per_call
 
     def rate(self, groups: Sequence[Group]) -> Outcomes:
-        rated: dict[int, Outcomes] = {}
-        sizes = sorted({len(group) for group in groups})
-        for size in sizes:
-            rated[size] = self._rate_equal([group for group in groups if len(group) == size]) if size else []
-        iterators = {size: iter(outcomes) for size, outcomes in rated.items()}
-        return [next(iterators[len(group)]) if group else [] for group in groups]
+        rated = {size: iter(self._rate_of_size(groups, size)) for size in {len(group) for group in groups}}
+        return [next(rated[len(group)]) for group in groups]
+
+    def _rate_of_size(self, groups: Sequence[Group], size: int) -> Outcomes:
+        chosen = [group for group in groups if len(group) == size]
+        if size == 0:
+            return [[] for _ in chosen]
+        step = len(chosen) if self.answers_per_call is None else max(1, self.answers_per_call // size)
+        batches = [chosen[start : start + step] for start in range(0, len(chosen), step)]
+        return list(chain.from_iterable(self._rate_equal(batch) for batch in batches))
 
     @abstractmethod
     def rate_batch(self, groups: Sequence[Group]) -> Outcomes:
@@ -77,6 +92,8 @@ class BatchRater(Rater):
     def _rate_equal(self, groups: Sequence[Group]) -> Outcomes:
         try:
             return self.rate_batch(groups)
+        except UnavailableError as error:
+            return [[failure(str(error)) for _ in group] for group in groups]
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code may raise anything
             if len(groups) > 1:
                 middle = len(groups) // 2
@@ -93,6 +110,7 @@ class ModelRater(BatchRater):
     """Rates by a `BaseRewardModel`, which gets the columns that its signature takes."""
 
     def __init__(self, model: BaseRewardModel) -> None:
+        super().__init__()
         self._model = model
         self._accepted = accepted_keywords(model.score, given=("prompts", "responses"))
 

@@ -26,8 +26,14 @@ class TrlRater(BatchRater):
     """
 
     def __init__(
-        self, function: Callable[..., Any], options: Mapping[str, Any] | None = None, *, conversational: bool = False
+        self,
+        function: Callable[..., Any],
+        options: Mapping[str, Any] | None = None,
+        *,
+        conversational: bool = False,
+        answers_per_call: int | None = None,
     ) -> None:
+        super().__init__(answers_per_call=answers_per_call)
         self._function = function
         self._options = dict(options or {})
         self._conversational = conversational

@@ -60,8 +60,8 @@ def test_a_trl_function_may_be_async_and_want_messages_and_token_ids(
         """
     )
     job = scorer(
-        {"type": "function", "path": f"{name}:length", "conversational": True},
-        {"type": "function", "path": f"{name}:loop_count", "weight": 0},
+        {"type": "function", "path": f"{name}:length", "conversational": True, "isolated": False},
+        {"type": "function", "path": f"{name}:loop_count", "weight": 0, "isolated": False},
     )
     job.score_table(response_table([["x"]]))
     table = job.score_table(response_table([["a", "bb"]]))
