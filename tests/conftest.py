@@ -6,7 +6,10 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+import torch
 from seaweedfs import BUCKET, S3Place, S3Server, running_seaweedfs
+
+torch.set_num_threads(1)  # the models are tiny, and the machine may be shared
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,7 @@ def _attend_rows(layout: StepLayout, layer: int, query: Tensor, key: Tensor, val
     length = layout.suffix_length
     own, own_lse = attend(grouped, keys[:rows, :, :length], values[:rows, :, :length], layout.suffix_mask, scale)
     shared, shared_lse = _attend_prefixes(layout, layer, grouped, scale)
-    weight = torch.sigmoid(shared_lse - own_lse).unsqueeze(-1)
+    weight = torch.sigmoid(shared_lse - own_lse).float().unsqueeze(-1)
     return (own + (shared - own) * weight).to(query.dtype).reshape(rows, -1, head_dim)
 
 
@@ -139,24 +139,25 @@ def _attend_prompt(slot: PrefixSlot, layer: int, query: Tensor, key: Tensor, val
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Return (output, log-sum-exp of the scores) with float32 sums.
+    """Return (output, log-sum-exp of the scores in float64) with float32 sums.
 
     query (batch, heads, queries, dim), key and value (batch, heads, length, dim), mask (batch, 1, 1, length) float32.
     Reduced precision on a CPU takes the fused kernel, which keeps scores in float32; float32 takes plain matrix
     products, whose rows come out bit for bit the same whatever else is in the batch, as the fused kernel's do not.
+    float64 makes the few logarithms a row agree too, which vector and scalar code round differently in float32.
     """
     if query.dtype != torch.float32 and query.device.type == "cpu":
         full_mask = mask.expand(-1, 1, query.shape[2], -1)
         output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, False, attn_mask=full_mask, scale=scale
         )
-        return output, lse
+        return output, lse.double()
     scores = torch.matmul(query, key.transpose(-1, -2)).float().mul_(scale).add_(mask)
     top = scores.amax(-1, keepdim=True)
     weights = scores.sub_(top).exp_()
     total = weights.sum(-1, keepdim=True)
     output = torch.matmul(weights.to(value.dtype), value) / total
-    return output, (top + total.log()).squeeze(-1)
+    return output, (top.double() + total.double().log()).squeeze(-1)
 
 
 AttentionInterface.register(ATTENTION_NAME, attend_packed)

@@ -49,6 +49,7 @@ def probe_kv_shape(model: PreTrainedModel, max_seq_len: int) -> KVShape:
     window shorter than `max_seq_len`, capped scores or attention sinks.
     """
     seen: dict[int, tuple[int, int]] = {}
+    repeats: set[int] = set()
     name = model.config.model_type
 
     def record(
@@ -60,6 +61,7 @@ def probe_kv_shape(model: PreTrainedModel, max_seq_len: int) -> KVShape:
                 raise PolicyError(f"{name} uses {option} in its attention, which rollmill does not support")
         if key.shape != value.shape:
             raise PolicyError(f"{name} has keys and values of different sizes, which rollmill does not support")
+        repeats.add(query.shape[1] // key.shape[1])
         seen[int(module.layer_idx)] = (key.shape[1], key.shape[3])  # type: ignore[arg-type]
         return torch.zeros_like(query).transpose(1, 2), None
 
@@ -77,4 +79,9 @@ def probe_kv_shape(model: PreTrainedModel, max_seq_len: int) -> KVShape:
             f"{name}: only {len(seen)} of {expected} layers attend through transformers' attention interface, "
             "which rollmill needs"
         )
-    return KVShape(layers=tuple(seen[layer] for layer in range(expected)), dtype=model.dtype, device=model.device)
+    return KVShape(
+        layers=tuple(seen[layer] for layer in range(expected)),
+        queries_per_key=min(repeats),
+        dtype=model.dtype,
+        device=model.device,
+    )

@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 16
-"""Lengths are rounded up to this many tokens: masked zeros at the end then leave float32 sums as they are, bit for bit."""
+"""Lengths are rounded up to this many tokens: masked zeros at the end leave float32 sums as they are, bit for bit."""
 
 _SUFFIX_STEP = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVShape:
-    """What a model's keys and values look like: (kv_heads, head_dim) of each layer."""
+    """What a model's keys and values look like; `layers` holds (kv_heads, head_dim) of each layer."""
 
     layers: tuple[tuple[int, int], ...]
+    queries_per_key: int  # attention heads that share a key
     dtype: torch.dtype
     device: torch.device
 

@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from rollmill.tasks.generation.attention import PrefillSegment, PrefixLanes, StepLayout
-from rollmill.tasks.generation.kv_cache import ALIGNMENT, PrefixClass, PrefixPool, PrefixSlot, SuffixCache, round_up
+from rollmill.tasks.generation.kv_cache import (
+    ALIGNMENT,
+    KVShape,
+    PrefixClass,
+    PrefixPool,
+    PrefixSlot,
+    SuffixCache,
+    round_up,
+)
 from rollmill.tasks.generation.rows import ActiveRows, GroupState
 
-MIN_TOKENS = 16
-"""A step has at least this many tokens, padded if need be: below 12 rows a matrix product in float32 takes other
-kernels, whose rounding differs."""
+_ROWS_PER_THREAD = 4
+_VECTOR = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padding:
+    """What makes a row's float32 results the same, bit for bit, whatever else is in the batch.
+
+    A matrix product whose threads have fewer than four rows each takes other kernels, whose rounding differs: hence
+    `min_rows`. An elementwise function rounds differently in vectors and in the rest that fills no vector: hence steps
+    whose number of tokens is a multiple of `token_step`, so that nothing is left over.
+    """
+
+    min_rows: int
+    token_step: int
+
+    @classmethod
+    def of(cls, shape: KVShape) -> Padding:
+        """Return the padding that this machine's threads and this model's heads call for."""
+        sizes = {head_dim for _, head_dim in shape.layers}
+        step = max(_VECTOR // math.gcd(size, _VECTOR) for size in sizes)
+        threads = torch.get_num_threads() if shape.device.type == "cpu" else 1
+        return cls(min_rows=round_up(max(16, _ROWS_PER_THREAD * threads), step), token_step=step)
+
+    def padded(self, rows: int) -> int:
+        """Return how many rows to compute for `rows` that are wanted."""
+        return max(self.min_rows, round_up(rows, self.token_step))
 
 
 class LayoutBuilder:
     """Builds the layout of each step; what depends only on which rows are active is kept until that changes."""
 
-    def __init__(self, suffix: SuffixCache, prefixes: PrefixPool, device: torch.device) -> None:
+    def __init__(self, suffix: SuffixCache, prefixes: PrefixPool, shape: KVShape) -> None:
+        device = shape.device
+        self.padding = Padding.of(shape)
+        self._min_lanes = -(-_ROWS_PER_THREAD // shape.queries_per_key)
         self._suffix = suffix
         self._prefixes = prefixes
         self._device = device
@@ -49,7 +87,7 @@ class LayoutBuilder:
             ids.append(torch.tensor(group.request.input_ids, device=self._device))
             positions.append(torch.arange(group.slot.length, device=self._device))
             start += group.slot.length
-        num_tokens = max(start, MIN_TOKENS)
+        num_tokens = self.padding.padded(start)
         ids.append(torch.zeros(num_tokens - start, dtype=torch.int64, device=self._device))
         positions.append(ids[-1])
         layout = self._layout(active, num_rows, num_tokens, segments)
@@ -88,9 +126,9 @@ class LayoutBuilder:
         self._lanes, row_to_lane, offset = [], [0] * num_rows, 0
         for store in self._prefixes.classes.values():
             lane_rows = [rows_of.get(slot, []) for slot in store.slots]
-            num_lanes = max(map(len, lane_rows))
-            if not num_lanes:
+            if not any(lane_rows):
                 continue
+            num_lanes = max(self._min_lanes, *map(len, lane_rows))
             for place, rows in enumerate(lane_rows):
                 for lane, index in enumerate(rows):
                     row_to_lane[index] = offset + place * num_lanes + lane

@@ -60,8 +60,9 @@ def draw(logits: Tensor, uniforms: Tensor, settings: RowSettings, recent: Tensor
 def processed_weights(logits: Tensor, settings: RowSettings, recent: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return unnormalised probabilities (rows, vocab), 0 outside the kept set, and which rows are valid (rows,).
 
-    Works in place. Greedy rows have weight 1 on their first largest logit, the limit of temperature to 0.
+    Works in place where it can; the vocabulary is padded to whole blocks, with weight 0. Greedy rows have weight 1 on their first largest logit, the limit of temperature to 0.
     """
+    logits = _pad_to_blocks(logits)
     if settings.any_penalty:
         assert recent is not None
         _subtract_penalty(logits, recent, settings.penalty)
@@ -76,6 +77,11 @@ def processed_weights(logits: Tensor, settings: RowSettings, recent: Tensor | No
     if settings.any_top_p:
         _keep_top_p(weights, settings.top_p)
     return weights, torch.isfinite(top[:, 0])
+
+
+def _pad_to_blocks(logits: Tensor) -> Tensor:
+    missing = -logits.shape[1] % _BLOCK
+    return torch.nn.functional.pad(logits, (0, missing), value=float("-inf")) if missing else logits
 
 
 def _subtract_penalty(logits: Tensor, recent: Tensor, penalty: Tensor) -> None:
@@ -109,9 +115,7 @@ def _keep_top_p(weights: Tensor, top_p: Tensor) -> None:
 
 def _inverse_cdf(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Return the token at each uniform number, (rows,), and the sum of weights, (rows,) float64."""
-    rows, vocab = weights.shape
-    if vocab % _BLOCK:
-        weights = torch.nn.functional.pad(weights, (0, _BLOCK - vocab % _BLOCK))
+    rows = weights.shape[0]
     blocks = weights.view(rows, -1, _BLOCK)
     reached = blocks.sum(-1).double().cumsum(-1)
     totals = reached[:, -1]
@@ -121,7 +125,7 @@ def _inverse_cdf(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     start = torch.where(block > 0, reached.gather(1, (block - 1).clamp(min=0)[:, None])[:, 0], 0.0)
     rest = _below(target - start, inside[:, -1])
     offset = (inside <= rest[:, None]).sum(-1).clamp(max=_BLOCK - 1)
-    return (block * _BLOCK + offset).clamp(max=vocab - 1), totals
+    return block * _BLOCK + offset, totals
 
 
 def _below(target: Tensor, bound: Tensor) -> Tensor:

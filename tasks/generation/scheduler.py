@@ -18,7 +18,7 @@ from rollmill.errors import PolicyError
 from rollmill.tasks.generation.attention import packed_attention
 from rollmill.tasks.generation.compatibility import check_config, probe_kv_shape
 from rollmill.tasks.generation.kv_cache import PrefixPool, SuffixCache
-from rollmill.tasks.generation.layout import MIN_TOKENS, LayoutBuilder
+from rollmill.tasks.generation.layout import LayoutBuilder
 from rollmill.tasks.generation.rows import ActiveRows, GroupState, Row
 from rollmill.tasks.generation.sampling import draw
 from rollmill.tasks.generation.types import (
@@ -71,7 +71,7 @@ class InferenceScheduler:
         self._prefixes = PrefixPool(shape)
         self._suffix = SuffixCache(shape)
         self._active = ActiveRows(self._suffix, model.device)
-        self._layouts = LayoutBuilder(self._suffix, self._prefixes, model.device)
+        self._layouts = LayoutBuilder(self._suffix, self._prefixes, shape)
         self._queue: deque[GroupState] = deque()
         self._refused: list[FinishedGroup] = []
 
@@ -230,7 +230,7 @@ class InferenceScheduler:
     def _packed_logits(self, num_rows: int, prefilled: list[GroupState]) -> Tensor:
         layout, ids, positions = self._layouts.build(self._active, num_rows, prefilled)
         wanted = list(range(num_rows)) + [segment.start + segment.slot.length - 1 for segment in layout.segments]
-        wanted += [wanted[0]] * (MIN_TOKENS - len(wanted))
+        wanted += [0] * (self._layouts.padding.padded(len(wanted)) - len(wanted))
         with packed_attention(self.model):
             output = self.model(
                 input_ids=ids,
