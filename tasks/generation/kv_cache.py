@@ -69,9 +69,10 @@ class SlotStore:
 
     def clear(self, slot: int) -> None:
         """Zero a slot that may hold NaN: a masked NaN still poisons the sum that it is masked out of."""
-        for tensors in (self.keys, self.values):
-            for tensor in tensors:
-                tensor[slot].zero_()
+        if slot < self._slots:
+            for tensors in (self.keys, self.values):
+                for tensor in tensors:
+                    tensor[slot].zero_()
 
     @property
     def num_bytes(self) -> int:

@@ -58,9 +58,10 @@ def draw(logits: Tensor, uniforms: Tensor, settings: RowSettings, recent: Tensor
 
 
 def processed_weights(logits: Tensor, settings: RowSettings, recent: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return unnormalised probabilities (rows, vocab), 0 outside the kept set, and which rows are valid (rows,).
+    """Return unnormalised probabilities (rows, padded vocab), 0 outside the kept set, and which rows are valid (rows,).
 
-    Works in place where it can; the vocabulary is padded to whole blocks, with weight 0. Greedy rows have weight 1 on their first largest logit, the limit of temperature to 0.
+    Works in place where it can; the vocabulary is padded to whole blocks. Greedy rows have weight 1 on their first
+    largest logit, the limit of temperature to 0.
     """
     logits = _pad_to_blocks(logits)
     if settings.any_penalty:
