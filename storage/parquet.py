@@ -9,7 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollmill.errors import CorruptDataError
+from rollmill.errors import CorruptDataError, InputError
 from rollmill.storage.objects import Objects
 from rollmill.storage.schema import BYTE_STREAM_SPLIT_COLUMNS
 
@@ -78,15 +78,16 @@ REMEDY = "delete it and run its job again, which makes this shard anew"
 
 
 def decode(data: bytes, where: str, num_rows: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of a Parquet file; raises CorruptDataError, naming `where`, when it is not one of `num_rows`."""
+    """Return the rows of a Parquet file.
+
+    Raises CorruptDataError, naming `where`, when it is not one of `num_rows`, and InputError for an unknown column.
+    """
     file = _open(data, where)
     if file.metadata.num_rows != num_rows:
         raise CorruptDataError(f"{where} holds {file.metadata.num_rows} rows, {num_rows} were committed; {REMEDY}")
     unknown = sorted(set(columns or ()) - set(file.schema_arrow.names))
     if unknown:
-        raise CorruptDataError(
-            f"{where} has no column {', '.join(unknown)}; it has {', '.join(file.schema_arrow.names)}"
-        )
+        raise InputError(f"{where} has no column {', '.join(unknown)}; it has {', '.join(file.schema_arrow.names)}")
     try:
         return file.read(columns=None if columns is None else list(columns))
     except (pa.ArrowException, OSError) as error:
@@ -100,9 +101,10 @@ def _open(data: bytes, where: str) -> pq.ParquetFile:
         raise CorruptDataError(f"{where} is not a whole Parquet file: {error}") from error
 
 
-def _leaf_paths(field: pa.Field) -> list[str]:
-    if pa.types.is_map(field.type):
-        return [f"{field.name}.key_value.key", f"{field.name}.key_value.value"]
+def _leaf_paths(field: pa.Field, parent: str = "") -> list[str]:
+    path = f"{parent}{field.name}"
+    if pa.types.is_struct(field.type):
+        return [leaf for inner in field.type.fields for leaf in _leaf_paths(inner, f"{path}.")]
     if pa.types.is_list(field.type):
-        return [f"{field.name}.list.element"]
-    return [field.name]
+        return _leaf_paths(field.type.value_field.with_name("element"), f"{path}.list.")
+    return [path]

@@ -6,6 +6,8 @@ import pyarrow as pa
 
 FORMAT_VERSION = 1
 
+_REWARD_PART = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.float64())])
+
 RESPONSE_SCHEMA = pa.schema(
     [
         pa.field("run_id", pa.string(), nullable=False),
@@ -23,12 +25,16 @@ RESPONSE_SCHEMA = pa.schema(
         pa.field("reward", pa.float64()),
         pa.field("reward_status", pa.string(), nullable=False),
         pa.field("reward_error", pa.string()),
-        pa.field("reward_parts", pa.map_(pa.string(), pa.float64())),
+        pa.field("reward_parts", pa.list_(_REWARD_PART)),
         pa.field("metadata", pa.string(), nullable=False),
     ]
 )
-"""One row per response. `finish_reason` is stop, length or error (then `error` says why and the lists are empty);
-`reward` is null unless `reward_status` is ok; `metadata` is a JSON object of the prompt's other columns."""
+"""One row per response.
+
+`finish_reason` is stop, length or error (then `error` says why and the lists are empty); `reward` is null unless
+`reward_status` is ok; `reward_parts` is a list of names and values, for not every reader knows maps; `metadata` is a
+JSON object of the prompt's other columns.
+"""
 
 RESULT_COLUMNS = [
     "run_id",

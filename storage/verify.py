@@ -147,6 +147,11 @@ class _Verification:
         if [file.shard for file in entry.files] != [shard.index for shard in plan.shards]:
             raise CorruptDataError(f"{where} does not list the files of the plan's {len(plan.shards)} shards in order")
         prompts = runs.markers(PROMPTS_STAGE, [shard.index for shard in plan.shards])
+        unknown = [shard.index for shard in plan.shards if prompts and shard.index not in prompts]
+        if unknown:
+            raise CorruptDataError(
+                f"{where}: the prompts of shards {unknown[:5]} are not committed, those of others are"
+            )
         ids = {
             index: read_committed(runs.objects, marker, ["prompt_id"])["prompt_id"].to_pylist()
             for index, marker in prompts.items()
@@ -194,7 +199,9 @@ class _Verification:
         matches = [match for key in self.store.objects.list("runs/") if (match := _MARKER.match(key))]
         shards = self.shards | {(match["run_id"], match["stage"], int(match["index"])) for match in matches}
         chosen = sorted(shard for shard in shards if run_ids is None or shard[0] in run_ids)
-        self.runs.update(run_id for run_id, _, _ in chosen)
+        for run_id in sorted({run_id for run_id, _, _ in chosen} - self.runs):
+            self.runs.add(run_id)
+            self._plan_of(RunStore(self.store.objects, run_id))
         self.num_markers = len(chosen)
         at_once(self._check_marker, chosen)
 

@@ -76,7 +76,7 @@ def row_of(prompt: int, sample: int, run_id: str = "run", **changes: Any) -> dic
         "reward": float(prompt + sample),
         "reward_status": "ok",
         "reward_error": None,
-        "reward_parts": [("number", float(sample))],
+        "reward_parts": [{"name": "number", "value": float(sample)}],
         "metadata": json.dumps({"answer": prompt}),
     }
     return {**row, **changes}
@@ -101,6 +101,11 @@ def loose_table_of(rows: Iterable[dict[str, Any]]) -> pa.Table:
     }
     fields = [pa.field(field.name, wide.get(field.type, field.type)) for field in RESPONSE_SCHEMA]
     return pa.Table.from_pylist(list(rows), schema=pa.schema(fields))
+
+
+def parts_of(cell: list[dict[str, Any]]) -> dict[str, float | None]:
+    """Return a row's reward parts by name."""
+    return {part["name"]: part["value"] for part in cell}
 
 
 def shard_rows(plan: Plan, index: int, **changes: Any) -> pa.Table:
@@ -166,11 +171,17 @@ def in_processes(call: str, url: str, storage_options: dict[str, Any] | None, nu
     return [(child.returncode, text) for child, text in zip(children, printed, strict=True)]
 
 
-def die_before(objects: Objects, method: str) -> Objects:
-    """Return the objects, changed so that this process kills itself where it would call `method` of them."""
+def die_before(objects: Objects, method: str, beginning: str = "") -> Objects:
+    """Return the objects, changed so that this process kills itself where it would call `method` of them.
+
+    Only keys with that beginning are deadly.
+    """
+    unchanged = getattr(objects, method)
 
     def die(key: str, data: bytes) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+        if key.startswith(beginning):
+            os.kill(os.getpid(), signal.SIGKILL)
+        unchanged(key, data)
 
     setattr(objects, method, die)
     return objects

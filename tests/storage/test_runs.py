@@ -42,7 +42,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 def rows(draw: st.DrawFn) -> dict[str, Any]:
     tokens = draw(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=6))
     logprob = st.floats(max_value=0, allow_nan=False, allow_infinity=False, width=32)
-    parts = st.dictionaries(TEXT, st.none() | st.floats(allow_nan=False, width=64), max_size=3)
+    part = st.fixed_dictionaries({"name": TEXT, "value": st.none() | st.floats(allow_nan=False, width=64)})
     reward = draw(st.none() | st.floats(allow_nan=False, allow_infinity=False))
     return row_of(
         draw(st.integers(0, 9)),
@@ -57,7 +57,7 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
         reward=reward,
         reward_status="failed" if reward is None else "ok",
         reward_error=draw(st.none() | TEXT),
-        reward_parts=draw(st.none() | parts.map(lambda found: list(found.items()))),
+        reward_parts=draw(st.none() | st.lists(part, max_size=3)),
     )
 
 

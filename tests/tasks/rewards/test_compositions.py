@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from store_builders import parts_of
 
 from rollmill.errors import JobError
 from rollmill.tasks.rewards.composition import Minimum, Part
@@ -82,16 +83,16 @@ def test_parts_of_compositions_are_stored_under_the_compositions_name(
     )
     table = job.score_table(response_table([["<answer>4</answer>", "4", "a 5"]], [{"answer": "4"}]))
     assert table["reward"].to_pylist() == [4.0, 1.0, 0.0]
-    assert dict(table["reward_parts"][0].as_py()) == {
+    assert parts_of(table["reward_parts"][0].as_py()) == {
         "careful": 3.0, "careful/format": 1.0, "careful/last_number": 1.0, "careful/length": 1.0,
         "min": 1.0, "min/contains": 1.0, "min/length": 1.0, "sum": 0.25, "sum/contains": 1.0,
     }  # fmt: skip
-    assert dict(table["reward_parts"][1].as_py())["careful/format"] == 0.0
-    assert "careful/last_number" not in dict(table["reward_parts"][1].as_py())
+    assert parts_of(table["reward_parts"][1].as_py())["careful/format"] == 0.0
+    assert "careful/last_number" not in parts_of(table["reward_parts"][1].as_py())
     failed = job.score_table(response_table([["<answer>4</answer>"]], [{"answer": "no number"}]))
     assert failed["reward"].to_pylist() == [None]
     assert failed["reward_error"][0].as_py().startswith("careful: last_number: the ground truth 'no number'")
-    assert dict(failed["reward_parts"][0].as_py())["careful/format"] == 1.0
+    assert parts_of(failed["reward_parts"][0].as_py())["careful/format"] == 1.0
 
 
 def test_a_part_that_cannot_be_had_is_named_with_its_place(scorer: MakeScorer) -> None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
+from store_builders import parts_of
 
 from rollmill.errors import JobError
 from rollmill.tasks.rewards.scoring import Scorer
@@ -66,7 +67,7 @@ def test_a_trl_function_may_be_async_and_want_messages_and_token_ids(
     job.score_table(response_table([["x"]]))
     table = job.score_table(response_table([["a", "bb"]]))
     assert rewards(table) == [11.0, 22.0]
-    assert dict(table["reward_parts"][0].as_py())["loop_count"] == 1.0  # a kept async client stays on its loop
+    assert parts_of(table["reward_parts"][0].as_py())["loop_count"] == 1.0  # a kept async client stays on its loop
 
 
 def test_a_verl_function_works_with_verls_columns(
@@ -101,7 +102,7 @@ def test_a_verl_function_works_with_verls_columns(
     table = job.score_table(response_table([["72", "71", "raise"]], [columns]))
     assert rewards(table) == [5.0, -1.0, None]
     assert table["reward_error"][2].as_py() == "compute_score: KeyError: 'solution'"
-    assert [dict(row) for row in table["reward_parts"].to_pylist()] == [
+    assert [parts_of(row) for row in table["reward_parts"].to_pylist()] == [
         {
             "compute_score": 1.0,
             "compute_score/acc": 1.0,

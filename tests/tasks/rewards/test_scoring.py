@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from store_builders import parts_of
 
 from rollmill.errors import JobError, RewardError
 from rollmill.storage.results import RawRollout, RolloutResult
@@ -32,12 +33,12 @@ def test_a_table_keeps_its_rows_and_gets_its_four_reward_columns(response_table:
     assert [error and error[:31] for error in scored["reward_error"].to_pylist()] == [
         None, None, None, "last_number: this prompt has no", "last_number: this prompt has no", None,
     ]  # fmt: skip
-    assert scored["reward_parts"].to_pylist() == [
-        [("last_number", 1.0), ("short", 1.0)],
+    assert [row and parts_of(row) for row in scored["reward_parts"].to_pylist()] == [
+        {"last_number": 1.0, "short": 1.0},
         None,
-        [("last_number", 0.0), ("short", 0.0)],
-        [("short", 1.0)],
-        [("short", 1.0)],
+        {"last_number": 0.0, "short": 0.0},
+        {"short": 1.0},
+        {"short": 1.0},
         None,
     ]
 
