@@ -15,6 +15,8 @@ def last_boxed(text: str) -> str | None:
         >>> last_boxed(r"so \boxed{\frac{1}{2}} and not \boxed{3")
         '\\frac{1}{2}'
     """
+    if "boxed" not in text and "fbox" not in text:
+        return None
     last: tuple[int, int] | None = None
     opened: list[int | None] = []  # where a box's content starts; None for an ordinary brace
     for token in _TOKEN.finditer(text):

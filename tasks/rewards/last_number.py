@@ -11,14 +11,20 @@ from rollmill.tasks.rewards.ground_truth import accepted_answers
 from rollmill.tasks.rewards.item import Item
 from rollmill.tasks.rewards.rule import AnswerRule
 
-_NUMBER = re.compile(
+# It starts with a plain digit, so that the search skips what is none quickly; what stands before it is looked at later.
+_DIGITS = re.compile(
     r"""
-    (?:(?<![\w.)\]}%])(?P<sign>[-+−]))?        # a sign follows neither a word nor a closing bracket: 5-3 ends in 3
-    \\?[$€£¥]?                                 # -$5 is minus five
-    (?P<digits>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?   # 1,234,567.8
-      |\d+(?:\.\d+)?                                # 1234 or 12.5; the full stop of "is 12." is none of it
-      |(?<!\d)\.\d+)                                # .5
-    (?P<exponent>[eE][-+]?\d{1,4}(?![\w]))?         # 1e-05
+    \d\d{0,2}(?:(?:,\d{3})+(?!\d)|\d*)   # 1,234,567 or 1234
+    (?:\.\d+)?                           # the full stop of "is 12." is none of it
+    (?:[eE][-+]?\d{1,4}(?!\w))?          # 1e-05
+    """,
+    re.VERBOSE,
+)
+_BEFORE = re.compile(
+    r"""
+    (?:(?<![\w.)\]}%])(?P<sign>[-+−]))?  # a sign follows neither a word nor a closing bracket: 5-3 ends in 3
+    \\?[$€£¥]?                           # -$5 is minus five
+    (?P<dot>(?<![\w.])\.)?$              # half is .5, but neither wait...5 nor 1.2.5
     """,
     re.VERBOSE,
 )
@@ -65,12 +71,18 @@ def last_number(text: str) -> Decimal | None:
 
 
 def _matches(text: str) -> list[re.Match[str]]:
-    return list(_NUMBER.finditer(_LATEX_SEPARATOR.sub(",", text)))
+    if "{,}" in text or "\\" in text:
+        text = _LATEX_SEPARATOR.sub(",", text)
+    return list(_DIGITS.finditer(text))
 
 
 def _value(match: re.Match[str]) -> Decimal:
-    sign = "-" if match["sign"] in ("-", "−") else ""
-    return Decimal(sign + match["digits"].replace(",", "") + (match["exponent"] or ""))
+    text, start = match.string, match.start()
+    # The sign, a backslash, the currency and the dot are four characters, and one more is needed to judge the sign.
+    before = _BEFORE.search(text[max(0, start - 5) : start])
+    assert before is not None
+    sign = "-" if before["sign"] in ("-", "−") else ""
+    return Decimal(sign + (before["dot"] or "") + match[0].replace(",", ""))
 
 
 def _only_number(truth: str) -> Decimal:

@@ -35,7 +35,7 @@ def with_outcomes(table: pa.Table, outcomes: Sequence[Sequence[Outcome | None]])
         "reward": [row.value if row else None for row in rows],
         "reward_status": [_status(row) for row in rows],
         "reward_error": [row.reason if row else None for row in rows],
-        "reward_parts": [list(row.parts.items()) if row else None for row in rows],
+        "reward_parts": [_named(row) for row in rows],
     }
     for name, values in columns.items():
         field = RESPONSE_SCHEMA.field(name)
@@ -57,3 +57,7 @@ def _status(outcome: Outcome | None) -> str:
     if outcome is None:
         return REWARD_SKIPPED
     return REWARD_FAILED if outcome.value is None else REWARD_OK
+
+
+def _named(outcome: Outcome | None) -> list[dict[str, Any]] | None:
+    return None if outcome is None else [{"name": name, "value": value} for name, value in outcome.parts.items()]
