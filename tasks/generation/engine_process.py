@@ -7,7 +7,7 @@ import queue
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 
 from rollmill.errors import InputError, RollmillError
@@ -67,10 +67,10 @@ class Failed:
 
 @dataclass(slots=True)
 class _Pending:
-    """One `Work` that is being answered."""
+    """One `Work` that is being answered: its own keys, and the answers by place."""
 
     keys: list[str]
-    finished: dict[str, FinishedGroup] = field(default_factory=dict)
+    finished: dict[int, FinishedGroup] = field(default_factory=dict)
 
 
 def run_engine(connection: Connection, spec: EngineSpec) -> None:
@@ -128,17 +128,15 @@ class _Server:
         """Take all the work there is; wait for some when nothing is in progress."""
         while not self._scheduler.has_work or not self._inbox.empty():
             work = self._inbox.get()
-            keys = [f"{work.work_id}/{place}" for place in range(len(work.groups))]
-            self._pending[work.work_id] = _Pending(keys=keys)
-            for key, group in zip(keys, work.groups, strict=True):
-                self._scheduler.submit(
-                    PromptGroup(key=key, input_ids=group.input_ids, seeds=group.seeds, sampling=group.sampling)
-                )
+            self._pending[work.work_id] = _Pending(keys=[group.key for group in work.groups])
+            for place, group in enumerate(work.groups):
+                self._scheduler.submit(replace(group, key=f"{work.work_id}/{place}"))
             self._answer_if_done(work.work_id)
 
     def _finish(self, group: FinishedGroup) -> None:
-        work_id = int(group.key.partition("/")[0])
-        self._pending[work_id].finished[group.key] = group
+        work_id, place = map(int, group.key.split("/"))
+        pending = self._pending[work_id]
+        pending.finished[place] = replace(group, key=pending.keys[place])
         self._answer_if_done(work_id)
 
     def _answer_if_done(self, work_id: int) -> None:
@@ -147,7 +145,9 @@ class _Server:
             return
         del self._pending[work_id]
         self._report(now=True)
-        self._connection.send(Done(work_id=work_id, groups=tuple(pending.finished[key] for key in pending.keys)))
+        self._connection.send(
+            Done(work_id=work_id, groups=tuple(pending.finished[place] for place in range(len(pending.keys))))
+        )
 
     def _report(self, now: bool = False) -> None:
         seconds = time.monotonic()

@@ -87,14 +87,16 @@ class PromptRenderer:
 
     def _text_and_ids(self, prompt: Prompt) -> tuple[str, list[int]]:
         content = prompt.content
+        if not content:
+            raise ValueError("the prompt is empty")
         if isinstance(content, str):
             messages = [{"role": "user", "content": content}]
             return self._beginning.encode(self._templated(messages) if self._uses_template else content)
-        token_ids = [item for item in content or [] if isinstance(item, int)]
+        token_ids = [item for item in content if isinstance(item, int)]
         if token_ids:
             self._check_vocabulary(token_ids)
             return str(self._tokenizer.decode(token_ids, skip_special_tokens=False)), token_ids
-        return self._beginning.encode(self._templated([item for item in content or [] if isinstance(item, dict)]))
+        return self._beginning.encode(self._templated([item for item in content if isinstance(item, dict)]))
 
     def _templated(self, messages: list[dict[str, Any]]) -> str:
         if not self._uses_template:

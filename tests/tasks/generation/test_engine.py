@@ -1,0 +1,174 @@
+"""Engine processes: many callers, one batch; and what is left when someone dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from builders import byte_tokenizer, save_policy, tiny_model
+
+from rollmill.errors import EngineDiedError, JobError, PolicyError
+from rollmill.tasks.generation.config import EngineConfig, PolicyConfig
+from rollmill.tasks.generation.devices import engine_devices, threads_per_engine
+from rollmill.tasks.generation.engine import Engines, start_engines
+from rollmill.tasks.generation.scheduler import InferenceScheduler
+from rollmill.tasks.generation.seeds import row_seed
+from rollmill.tasks.generation.types import FinishedGroup, PromptGroup, SamplingParams
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def engines(policy: Path) -> Iterator[Engines]:
+    with start(policy) as running:
+        yield running
+
+
+def start(policy: Path, **settings: object) -> Engines:
+    engine = EngineConfig.model_validate({"devices": "cpu", "max_batch_size": 8, "max_seq_len": 512, **settings})
+    return start_engines(PolicyConfig(model=str(policy), dtype="float32"), engine)
+
+
+def groups(count: int, max_tokens: int = 12, first: int = 0) -> list[PromptGroup]:
+    return [
+        PromptGroup(
+            key=f"prompt {number}",
+            input_ids=[1 + number % 200, 2, 3],
+            seeds=[row_seed(0, str(number), sample) for sample in range(2)],
+            sampling=SamplingParams(max_tokens=max_tokens, temperature=3.0),
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def expected(asked: list[PromptGroup]) -> list[FinishedGroup]:
+    scheduler = InferenceScheduler(tiny_model("llama"), byte_tokenizer(), max_batch_size=8, max_seq_len=512)
+    finished = {group.key: group for group in scheduler.stream(asked)}
+    return [finished[group.key] for group in asked]
+
+
+def engine_pids(parent: int | None = None) -> list[int]:
+    children = psutil.Process(parent).children(recursive=True)
+    return [child.pid for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+
+def wait_until(condition: object, seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        threading.Event().wait(0.02)
+
+
+def test_many_threads_get_the_answers_that_the_scheduler_alone_gives(engines: Engines) -> None:
+    batches = [groups(5, first=10 * number) for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(engines.generate, batches))
+    assert answers == [expected(batch) for batch in batches]
+
+
+def test_progress_adds_up_to_every_row_and_token(engines: Engines) -> None:
+    seen: list[tuple[int, int]] = []
+    answers = engines.generate(groups(6), lambda rows, tokens: seen.append((rows, tokens)))
+    num_tokens = sum(len(completion.token_ids) for group in answers for completion in group.completions)
+    assert [sum(column) for column in zip(*seen, strict=True)] == [12, num_tokens]
+
+
+def test_no_groups_give_no_answers(engines: Engines) -> None:
+    assert engines.generate([]) == []
+
+
+def test_a_killed_engine_raises_in_the_caller_and_the_next_call_gets_a_new_one(policy: Path) -> None:
+    asked = groups(4, max_tokens=400)
+    with start(policy) as engines, ThreadPoolExecutor(1) as pool:
+        progressed = threading.Event()
+        answer = pool.submit(engines.generate, asked, lambda *_: progressed.set())
+        assert progressed.wait(60)
+        for pid in engine_pids():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(EngineDiedError, match=r"ended with exit code -9"):
+            answer.result(60)
+        assert engines.generate(asked) == expected(asked)
+
+
+def test_an_engine_that_does_not_answer_in_time_is_killed(policy: Path) -> None:
+    with start(policy, seconds_per_shard=60) as engines:
+        engines.generate(groups(1))
+        (pid,) = [pid for pid in engine_pids() if pid in {process.pid for process in engines._slots if process}]
+        engines._seconds_per_work = 0.5
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(EngineDiedError, match=r"did not answer within 0.5 s"):
+            engines.generate(groups(1))
+        assert not psutil.pid_exists(pid)
+
+
+def test_closing_the_engines_leaves_no_process_and_refuses_more_work(policy: Path) -> None:
+    with start(policy) as engines:
+        engines.generate(groups(1))
+        pids = [process.pid for process in engines._slots if process]
+    assert pids
+    assert not any(psutil.pid_exists(pid) for pid in pids if pid)
+    with pytest.raises(EngineDiedError, match="closed"):
+        engines.generate(groups(1))
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_no_engine_outlives_its_parent(policy: Path, how: signal.Signals) -> None:
+    script = textwrap.dedent("""
+        import sys
+        from rollmill.tasks.generation.config import EngineConfig, PolicyConfig
+        from rollmill.tasks.generation.engine import start_engines
+        from rollmill.tasks.generation.types import PromptGroup, SamplingParams
+        if __name__ == "__main__":
+            engine = EngineConfig(devices="cpu", max_batch_size=4, max_seq_len=512)
+            with start_engines(PolicyConfig(model=sys.argv[1]), engine) as engines:
+                sampling = SamplingParams(max_tokens=500, temperature=5.0)
+                work = [PromptGroup(key=str(n), input_ids=[n], seeds=[n], sampling=sampling) for n in range(200)]
+                engines.generate(work, lambda rows, tokens: print("sampling", flush=True))
+    """)
+    path = policy / "parent.py"
+    path.write_text(script)
+    with subprocess.Popen([sys.executable, str(path), str(policy)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "sampling\n"
+        pids = engine_pids(parent.pid)
+        assert pids
+        parent.send_signal(how)
+        parent.wait(10)
+        wait_until(lambda: not any(map(_is_running, pids)), 5, "the engine to end")
+
+
+def _is_running(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_policy_that_cannot_be_loaded_is_reported_as_such(tmp_path: Path) -> None:
+    with start(tmp_path / "nothing here") as engines, pytest.raises(PolicyError, match="nothing here"):
+        engines.generate(groups(1))
+
+
+def test_work_spreads_over_engines_and_answers_stay_the_same(policy: Path) -> None:
+    batches = [groups(3, first=10 * number) for number in range(6)]
+    with start(policy, devices="cpu:2") as engines, ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(engines.generate, batches)) == [expected(batch) for batch in batches]
+        assert len({process.pid for process in engines._slots if process}) == 2
+
+
+def test_devices_are_counted_without_guessing() -> None:
+    assert engine_devices("cpu") == ["cpu"]
+    assert engine_devices("cpu:3") == ["cpu"] * 3
+    with pytest.raises(JobError, match=r"cuda:97 asks for a GPU that is not there"):
+        engine_devices("cuda:97")
+    assert threads_per_engine(1000) == 1
