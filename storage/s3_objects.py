@@ -153,7 +153,7 @@ class S3Objects(Objects):
     def _connect(self) -> s3fs.S3FileSystem:
         config = {
             "connect_timeout": min(5.0, self._seconds_patience),
-            "read_timeout": min(30.0, self._seconds_patience),
+            "read_timeout": min(30.0, max(10.0, self._seconds_patience)),
             "max_pool_connections": 32,
             "retries": {"total_max_attempts": 1},
             **self._storage_options.get("config_kwargs", {}),
