@@ -9,7 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from rollmill.errors import JobError
+from rollmill.tasks.rewards.code import Code
 from rollmill.tasks.rewards.composition import Minimum, Part, Sum
+from rollmill.tasks.rewards.concurrent import ConcurrentRater
 from rollmill.tasks.rewards.config import GateConfig, MinConfig, PlainConfig, RewardConfig, SumConfig
 from rollmill.tasks.rewards.config_rules import (
     ContainsConfig,
@@ -23,6 +25,7 @@ from rollmill.tasks.rewards.config_rules import (
     ReasoningGymConfig,
     RegexConfig,
 )
+from rollmill.tasks.rewards.config_services import CodeConfig
 from rollmill.tasks.rewards.contains import Contains
 from rollmill.tasks.rewards.exact_match import ExactMatch
 from rollmill.tasks.rewards.fields import LimitFields
@@ -38,6 +41,7 @@ from rollmill.tasks.rewards.rating import Rater, RuleRater
 from rollmill.tasks.rewards.reasoning_gym import ReasoningGym
 from rollmill.tasks.rewards.regex import Regex
 from rollmill.tasks.rewards.rule import RuleReward
+from rollmill.tasks.rewards.sandbox.run import SandboxLimits
 from rollmill.tasks.rewards.trl import TrlRater
 from rollmill.tasks.rewards.verl import VerlRater
 from rollmill.tasks.rewards.view import Decode, ViewRater
@@ -98,7 +102,20 @@ def plain_rater(config: PlainConfig) -> Rater:
     """Return the reward that `config` describes, to be used in this process. Raises JobError."""
     if isinstance(config, FunctionConfig):
         return function_rater(config)
+    if isinstance(config, CodeConfig):
+        return _code_rater(config)
     return RuleRater(_rule(config))
+
+
+def _code_rater(config: CodeConfig) -> Rater:
+    limits = SandboxLimits(
+        seconds=config.seconds_per_test,
+        memory_bytes=config.memory_mb * 2**20,
+        file_bytes=config.file_mb * 2**20,
+        num_processes=config.max_processes,
+    )
+    code = Code(config.tests_column, partial=config.partial, limits=limits)
+    return ConcurrentRater(code.judge, concurrency=config.concurrency, missing_column=code.missing_column)
 
 
 @lru_cache(maxsize=1)

@@ -18,6 +18,7 @@ from rollmill.tasks.rewards.config_rules import (
     ReasoningGymConfig,
     RegexConfig,
 )
+from rollmill.tasks.rewards.config_services import CodeConfig
 from rollmill.tasks.rewards.fields import RewardFields, distinct_names
 
 PlainConfig = Annotated[
@@ -30,6 +31,7 @@ PlainConfig = Annotated[
     | FormatConfig
     | LengthPenaltyConfig
     | ReasoningGymConfig
+    | CodeConfig
     | FunctionConfig,
     Field(discriminator="type"),
 ]
@@ -81,6 +83,7 @@ RewardConfig = Annotated[
     | FormatConfig
     | LengthPenaltyConfig
     | ReasoningGymConfig
+    | CodeConfig
     | FunctionConfig
     | SumConfig
     | MinConfig
