@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 from rollmill.tasks.rewards.item import Group, Item, Outcome
-from rollmill.tasks.rewards.rating import ItemRater, Outcomes
+from rollmill.tasks.rewards.rating import ItemRater, Outcomes, in_threads
 
 
 class ConcurrentRater(ItemRater):
@@ -24,13 +24,8 @@ class ConcurrentRater(ItemRater):
         self._missing_column = missing_column
 
     def rate(self, groups: Sequence[Group]) -> Outcomes:
-        with ThreadPoolExecutor(self._concurrency) as pool:
-            try:
-                rated = [[pool.submit(self.rate_item, item) for item in group] for group in groups]
-                return [[outcome.result() for outcome in group] for group in rated]
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        rated = iter(in_threads(self.rate_item, list(chain.from_iterable(groups)), self._concurrency))
+        return [[next(rated) for _ in group] for group in groups]
 
     def missing_column(self, columns: Collection[str]) -> str | None:
         return self._missing_column(columns)

@@ -18,7 +18,7 @@ from rollmill.tasks.rewards.config_rules import (
     ReasoningGymConfig,
     RegexConfig,
 )
-from rollmill.tasks.rewards.config_services import CodeConfig
+from rollmill.tasks.rewards.config_services import CodeConfig, HttpConfig, JudgeConfig
 from rollmill.tasks.rewards.fields import RewardFields, distinct_names
 
 PlainConfig = Annotated[
@@ -32,6 +32,8 @@ PlainConfig = Annotated[
     | LengthPenaltyConfig
     | ReasoningGymConfig
     | CodeConfig
+    | HttpConfig
+    | JudgeConfig
     | FunctionConfig,
     Field(discriminator="type"),
 ]
@@ -84,6 +86,8 @@ RewardConfig = Annotated[
     | LengthPenaltyConfig
     | ReasoningGymConfig
     | CodeConfig
+    | HttpConfig
+    | JudgeConfig
     | FunctionConfig
     | SumConfig
     | MinConfig

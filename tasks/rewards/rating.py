@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from typing import TypeVar
 
 import torch
 
@@ -14,6 +16,8 @@ from rollmill.tasks.rewards.item import Group, Item, Outcome, describe, failure,
 from rollmill.tasks.rewards.rule import RuleReward
 from rollmill.tasks.rewards.signature import accepted_keywords
 
+Argument = TypeVar("Argument")
+Value = TypeVar("Value")
 Outcomes = list[list[Outcome]]
 
 
@@ -67,11 +71,13 @@ class UnavailableError(RewardError):
 class BatchRater(Rater):
     """Rates whole batches; one that raises is halved until those that make it raise stand alone.
 
-    A batch holds groups of one size, and as many as have `answers_per_call` answers together, but at least one.
+    A batch holds groups of one size, and as many as have `answers_per_call` answers together, but at least one. Up to
+    `concurrency` batches are rated at once.
     """
 
-    def __init__(self, *, answers_per_call: int | None = None) -> None:
+    def __init__(self, *, answers_per_call: int | None = None, concurrency: int = 1) -> None:
         self.answers_per_call = answers_per_call
+        self._concurrency = concurrency
 
     def rate(self, groups: Sequence[Group]) -> Outcomes:
         rated = {size: iter(self._rate_of_size(groups, size)) for size in {len(group) for group in groups}}
@@ -83,7 +89,7 @@ class BatchRater(Rater):
             return [[] for _ in chosen]
         step = len(chosen) if self.answers_per_call is None else max(1, self.answers_per_call // size)
         batches = [chosen[start : start + step] for start in range(0, len(chosen), step)]
-        return list(chain.from_iterable(self._rate_equal(batch) for batch in batches))
+        return list(chain.from_iterable(in_threads(self._rate_equal, batches, self._concurrency)))
 
     @abstractmethod
     def rate_batch(self, groups: Sequence[Group]) -> Outcomes:
@@ -130,6 +136,19 @@ class ModelRater(BatchRater):
 
 
 SERVED_COLUMNS = frozenset({"response_token_ids", "finish_reasons"})
+
+
+def in_threads(call: Callable[[Argument], Value], arguments: Sequence[Argument], concurrency: int) -> list[Value]:
+    """Return what `call` makes of each argument, in their order, with up to `concurrency` calls at once."""
+    if concurrency == 1:
+        return [call(argument) for argument in arguments]
+    with ThreadPoolExecutor(concurrency) as pool:
+        futures = [pool.submit(call, argument) for argument in arguments]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def missing_names(required: Collection[str], columns: Collection[str]) -> str | None:

@@ -14,12 +14,13 @@ from rollmill.errors import JobError, RewardError
 from rollmill.storage.results import RawRollout, RolloutResult
 from rollmill.tasks.generation.types import FINISH_ERROR
 from rollmill.tasks.rewards.base import BaseRewardModel
-from rollmill.tasks.rewards.build import build_parts
+from rollmill.tasks.rewards.build import Means, build_parts
 from rollmill.tasks.rewards.composition import Part, Sum
 from rollmill.tasks.rewards.config import RewardConfig
 from rollmill.tasks.rewards.fields import distinct_names
 from rollmill.tasks.rewards.function import rater_of
 from rollmill.tasks.rewards.item import Group, Item, Outcome
+from rollmill.tasks.rewards.service import LoadSecret
 from rollmill.tasks.rewards.table import groups_of_table, with_outcomes
 from rollmill.tasks.rewards.view import Decode
 
@@ -72,16 +73,19 @@ class Scorer:
         ]
 
 
-def build_rewards(configs: Sequence[RewardConfig], decode: Decode | None = None) -> Scorer:
-    """Return the scorer of a job's rewards; a view with special tokens needs `decode`, from token ids to text.
+def build_rewards(
+    configs: Sequence[RewardConfig], decode: Decode | None = None, load_secret: LoadSecret | None = None
+) -> Scorer:
+    """Return the scorer of a job's rewards.
 
-    Raises JobError, which names the reward, when one cannot be had.
+    A view with special tokens needs `decode`, from token ids to text; an API key that is kept as a secret needs
+    `load_secret`, from its name to the key. Raises JobError, which names the reward, when one cannot be had.
     """
     try:
         distinct_names(configs)
     except ValueError as error:
         raise JobError(f"rewards: {error}") from error
-    return Scorer(build_parts(configs, decode), _fingerprint(configs))
+    return Scorer(build_parts(configs, Means(decode=decode, load_secret=load_secret)), _fingerprint(configs))
 
 
 def scorer_of(model: BaseRewardModel) -> Scorer:

@@ -92,7 +92,7 @@ def _server_of(process_id: int) -> ForkServer:  # noqa: ARG001 - a forked child 
 
 def serve(descriptor: int) -> None:
     """Fork and end workers as the parent asks, until it closes its end; then end them all."""
-    from rollmill.tasks.rewards.build import plain_config
+    from rollmill.tasks.rewards.build_plain import plain_config
 
     plain_config({"type": "format"})  # what it takes to read a configuration is made once, for all workers
     control = socket.socket(fileno=descriptor)

@@ -104,7 +104,7 @@ def _plain(outcome: Outcome) -> list[Any]:
 
 
 def _build(config: dict[str, Any]) -> ItemRater | BatchRater:
-    from rollmill.tasks.rewards.build import plain_config, plain_rater
+    from rollmill.tasks.rewards.build_plain import plain_config, plain_rater
 
     rater = plain_rater(plain_config(config))
     assert isinstance(rater, (ItemRater, BatchRater))

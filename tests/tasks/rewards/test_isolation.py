@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollmill.errors import JobError
-from rollmill.tasks.rewards.build import plain_config, plain_rater
+from rollmill.tasks.rewards.build_plain import plain_config, plain_rater
 from rollmill.tasks.rewards.isolation.fork_server import fork_server
 from rollmill.tasks.rewards.isolation.isolated import Limits, isolated
 from rollmill.tasks.rewards.item import Item, Outcome
@@ -87,7 +87,7 @@ def test_each_fault_costs_the_answer_that_made_it(
 
 PRINTING = """
 import sys
-from rollmill.tasks.rewards.build import plain_config
+from rollmill.tasks.rewards.build_plain import plain_config
 from rollmill.tasks.rewards.item import Item
 from rollmill.tasks.rewards.scoring import build_rewards
 
@@ -188,7 +188,7 @@ def test_a_new_fork_server_takes_the_place_of_one_that_was_killed(
 
 ORPHANS = """
 import os, signal, sys
-from rollmill.tasks.rewards.build import plain_config
+from rollmill.tasks.rewards.build_plain import plain_config
 from rollmill.tasks.rewards.item import Item
 from rollmill.tasks.rewards.scoring import build_rewards
 
