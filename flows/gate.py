@@ -8,9 +8,10 @@ from typing import Any
 from prefect import Task
 from prefect.client.schemas.objects import State, TaskRun
 
-from rollmill.errors import GenerationError, RunFailedError, StorageError, StoreAccessError
+from rollmill.errors import CorruptDataError, GenerationError, RunFailedError, StorageError, StoreAccessError
 
 _WORTH_ANOTHER_TRY = (GenerationError, StorageError, StoreAccessError, OSError)
+_THE_SAME_EACH_TIME = (CorruptDataError,)
 
 
 class Gate:
@@ -31,4 +32,6 @@ class Gate:
     def may_retry(self, task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ARG002
         """Say whether failed work is tried again, when Prefect asks."""
         error = state.result(raise_on_failure=False)
-        return isinstance(error, _WORTH_ANOTHER_TRY) and not self._closed.is_set()
+        if self._closed.is_set() or isinstance(error, _THE_SAME_EACH_TIME):
+            return False
+        return isinstance(error, _WORTH_ANOTHER_TRY)

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import httpx
 from filelock import FileLock
@@ -33,6 +34,7 @@ QUIET_PREFECT = {
 prefect. Its log records still reach the server."""
 
 _SECONDS_TO_START = 90.0
+_SECONDS_TO_SETTLE = 5.0
 
 
 class PrefectServer:
@@ -77,6 +79,14 @@ class PrefectServer:
             self._starting.release()
         return self.api_url
 
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let flows of this process use the server, once it answers."""
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
+        with temporary_settings({PREFECT_API_URL: self.wait()}):
+            yield
+
     def stop(self) -> None:
         """End the server, which first writes what it still holds."""
         self._starting.release()
@@ -102,6 +112,30 @@ def prefect_server() -> Iterator[PrefectServer | None]:
         yield server
     finally:
         server.stop()
+
+
+def settle(flow_run_id: UUID) -> None:
+    """Wait until the server has written down what happened in a flow run, for a few seconds at most.
+
+    Task states reach a server as events that it records later; one that ends at once loses them.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    EventsWorker.drain_all(timeout=_SECONDS_TO_SETTLE)
+    deadline = time.monotonic() + _SECONDS_TO_SETTLE
+    ended_before = -1
+    with get_client(sync_client=True) as client:
+        while time.monotonic() < deadline:
+            task_runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id])))
+            ended = sum(run.state is not None and run.state.is_final() for run in task_runs)
+            if ended == len(task_runs) == ended_before:
+                break
+            ended_before = ended
+            time.sleep(0.3)
+    APILogWorker.drain_all(timeout=_SECONDS_TO_SETTLE)
 
 
 def serve(port: int) -> None:

@@ -58,7 +58,7 @@ class Progress:
         self._ticker = threading.Thread(target=context.run, args=(self._tick,), name="progress", daemon=True)
 
     def __enter__(self) -> Progress:
-        self._begin = time.monotonic()
+        self._begin = self._end = time.monotonic()
         self._task = self._bar.add_task("", total=self.total_rows, completed=self.rows_before, pace=str(self.pace()))
         self._bar.start()
         self._ticker.start()

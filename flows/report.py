@@ -58,8 +58,7 @@ class RunReport:
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
         values = asdict(self)
-        passes = values["figures"].pop("passes")
-        values["figures"]["passes"] = [[n, c, times] for (n, c), times in sorted(passes.items())]
+        values["figures"]["passes"] = [[n, c, times] for (n, c), times in sorted(self.figures.passes.items())]
         values["figures"]["pass_at"] = {str(k): self.figures.pass_at(k) for k in PASS_AT}
         return {**values, "tokens_per_second": self.tokens_per_second}
 

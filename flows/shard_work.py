@@ -171,8 +171,8 @@ def _submit(
         generated = None
         if work.lacks_answers(batch):
             parameters = {
-                "name": name, "work": unvisited(generation), "shards": unvisited(batch), "progress": unvisited(progress),
-                "gate": unvisited(gate),
+                "name": name, "work": unvisited(generation), "shards": unvisited(batch),
+                "progress": unvisited(progress), "gate": unvisited(gate),
             }  # fmt: skip
             generated = threads.submit(generate, parameters)
         parameters = {"name": f"{name}-score", "work": unvisited(scoring), "shards": unvisited(batch)}

@@ -126,7 +126,8 @@ def _answer(
     groups = [_group(work.sampling, prompt) for prompt in rendered if prompt.error is None]
     if not groups:
         return {}
-    return {group.key: group.completions for group in work.engines.generate(groups, on_progress)}
+    finished = work.engines.generate(groups, on_progress)
+    return {group.key: answer.completions for group, answer in zip(groups, finished, strict=True)}
 
 
 def _group(sampling: SamplingConfig, prompt: RenderedPrompt) -> PromptGroup:
@@ -143,7 +144,7 @@ def _to_table(
     rows = [
         row
         for prompt, asked in zip(prompts, rendered, strict=True)
-        for row in _rows(work, prompt, asked, answers.get(prompt.prompt_id))
+        for row in _rows(work, prompt, asked, answers[prompt.prompt_id] if asked.error is None else None)
     ]
     return pa.Table.from_pylist(rows, schema=RESPONSE_SCHEMA)
 

@@ -1,0 +1,83 @@
+"""What a job would do, found out without loading weights and without writing to the store."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rollmill.flows.job import RolloutJob
+from rollmill.flows.preflight import CheckedJob, check_job
+from rollmill.storage.plan import ShardRange
+from rollmill.tasks.planning import SpooledPrompts, cut, spooled
+from rollmill.tasks.prompts.prompt import prompts_from_table
+from rollmill.tasks.prompts.reading import read_prompts
+from rollmill.tasks.shards import GENERATE_STAGE, score_stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """The plan of a job in numbers, and one prompt as the policy would see it."""
+
+    run_id: str
+    store: str
+    num_prompts: int
+    num_unusable_prompts: int
+    num_shards: int
+    num_rows: int
+    max_new_tokens: int
+    num_shards_generated: int
+    num_shards_scored: int
+    prompt_id: str
+    prompt_text: str
+    num_prompt_tokens: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """Return it for a terminal."""
+        unusable = f", {self.num_unusable_prompts} of them unusable" if self.num_unusable_prompts else ""
+        prompt = "\n".join(f"  {line}" for line in self.prompt_text.splitlines())
+        return (
+            f"run      {self.run_id} in {self.store}\n"
+            f"prompts  {self.num_prompts}{unusable}\n"
+            f"shards   {self.num_shards}, of which {self.num_shards_generated} are generated and "
+            f"{self.num_shards_scored} scored already\n"
+            f"rows     {self.num_rows}, {self.max_new_tokens} new tokens at most\n\n"
+            f"prompt {self.prompt_id}, {self.num_prompt_tokens} tokens\n{prompt}"
+        )
+
+
+def look_ahead(job: RolloutJob) -> Outlook:
+    """Check a job and say what running it would do. Raises InputError as the run would."""
+    checked = check_job(job, writes=False)
+    with spooled(read_prompts(job.prompts)) as prompts:
+        return _outlook(checked, prompts)
+
+
+def _outlook(checked: CheckedJob, prompts: SpooledPrompts) -> Outlook:
+    job = checked.job
+    stored = checked.run.load_plan()
+    shards = stored.shards if stored else cut(prompts.num_prompts, job.shards.prompts_per_shard)
+    rendered = (checked.renderer.render(prompt) for prompt in prompts_from_table(prompts.table))
+    shown = next(prompt for prompt in rendered if prompt.error is None)
+    num_rows = prompts.num_prompts * job.sampling.group_size
+    return Outlook(
+        run_id=checked.run.run_id,
+        store=checked.run.objects.url,
+        num_prompts=prompts.num_prompts,
+        num_unusable_prompts=prompts.num_unusable,
+        num_shards=len(shards),
+        num_rows=num_rows,
+        max_new_tokens=num_rows * job.sampling.max_tokens,
+        num_shards_generated=_num_finished(checked, GENERATE_STAGE, shards if stored else ()),
+        num_shards_scored=_num_finished(checked, score_stage(checked.scorer), shards if stored else ()),
+        prompt_id=shown.prompt_id,
+        prompt_text=shown.text,
+        num_prompt_tokens=len(shown.input_ids),
+    )
+
+
+def _num_finished(checked: CheckedJob, stage: str, shards: tuple[ShardRange, ...]) -> int:
+    return len(checked.run.finished(stage, [shard.index for shard in shards]))

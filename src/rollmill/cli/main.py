@@ -1,0 +1,35 @@
+"""`rollmill`: from arguments to a command, and from an error to one line and an exit status."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from rollmill.cli.ls import ls
+from rollmill.cli.run import EXIT_INTERRUPTED, run
+from rollmill.cli.show import show
+from rollmill.cli.verify import verify
+from rollmill.errors import RollmillError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Batch rollout jobs: prompts in, scored answers out, as versioned Parquet files that a trainer reads.",
+)
+for command in (run, ls, show, verify):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line; a RollmillError is one line on standard error, only our own faults show a traceback."""
+    try:
+        app()
+    except RollmillError as error:
+        sys.stderr.write(f"rollmill: {error}\n")
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        sys.stderr.write("rollmill: interrupted\n")
+        sys.exit(EXIT_INTERRUPTED)
