@@ -8,13 +8,21 @@ import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rollmill.errors import StoreAccessError
-from rollmill.storage.objects import Objects, exists, missing, prove_create_only
+from rollmill.storage.objects import Objects, StoredObject, exists, missing
 
 _TEMPORARY = "_tmp"
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
+_ADVICE = {
+    errno.ENOSPC: "; free some space, then run the job again: what is committed stays",
+    errno.EDQUOT: "; raise the quota or free some space, then run the job again: what is committed stays",
+    errno.EFBIG: "; raise the limit on file sizes (ulimit -f), or make shards smaller",
+    errno.EROFS: "; mount it writable or choose another folder",
+}
 
 
 class LocalObjects(Objects):
@@ -66,24 +74,28 @@ class LocalObjects(Objects):
                 return None
             return status.st_size if stat.S_ISREG(status.st_mode) else None
 
-    def list(self, prefix: str) -> list[str]:
-        with self._explained(prefix):
-            start = self.folder / prefix.rpartition("/")[0]
-            found = (
-                (Path(parent) / name).relative_to(self.folder).as_posix()
-                for parent, _, names in os.walk(start)
-                for name in names
-            )
-            return sorted(key for key in found if key.startswith(prefix) and not key.startswith(f"{_TEMPORARY}/"))
+    def scan(self, prefix: str) -> list[StoredObject]:
+        return [stored for stored in self._scan(prefix) if not stored.key.startswith(f"{_TEMPORARY}/")]
+
+    def scan_leftovers(self) -> list[StoredObject]:
+        return super().scan_leftovers() + self._scan(f"{_TEMPORARY}/")
 
     def delete(self, key: str) -> None:
         with self._explained(key):
             (self.folder / key).unlink(missing_ok=True)
 
-    def check_access(self) -> None:
+    def check_reachable(self) -> None:
         if self.folder.exists() and not self.folder.is_dir():
             raise StoreAccessError(f"store {self.url} is a file; name a folder")
-        prove_create_only(self)
+
+    def _scan(self, prefix: str) -> list[StoredObject]:
+        with self._explained(prefix):
+            found = (
+                _stored(Path(parent) / name, self.folder)
+                for parent, _, names in os.walk(self.folder / prefix.rpartition("/")[0])
+                for name in names
+            )
+            return sorted((stored for stored in found if stored and stored.key.startswith(prefix)), key=_key)
 
     def _prepared(self, key: str) -> Path:
         target = self.folder / key
@@ -114,7 +126,24 @@ class LocalObjects(Objects):
         except (FileExistsError, NotADirectoryError) as error:
             raise StoreAccessError(f"store {self.url}: {error.filename or key} is a file, not a folder") from error
         except OSError as error:
-            raise StoreAccessError(f"store {self.url}: {error.strerror or error} at {error.filename or key}") from error
+            advice = _ADVICE.get(error.errno or 0, "")
+            raise StoreAccessError(
+                f"store {self.url}: {error.strerror or error} at {error.filename or key}{advice}"
+            ) from error
+
+
+def _stored(path: Path, folder: Path) -> StoredObject | None:
+    """Return what is stored at `path`, or None when it was removed while the folder was read."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    modified = datetime.fromtimestamp(status.st_mtime, UTC)
+    return StoredObject(path.relative_to(folder).as_posix(), status.st_size, modified)
+
+
+def _key(stored: StoredObject) -> str:
+    return stored.key
 
 
 def _flush_folder(folder: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from threading import Lock
 
-from rollmill.storage.objects import Objects, exists, missing
+from rollmill.storage.objects import Objects, StoredObject, exists, missing
 
 _LOCK = Lock()
-_STORES: dict[str, dict[str, bytes]] = {}
+_STORES: dict[str, dict[str, tuple[bytes, datetime]]] = {}
 
 
 class MemoryObjects(Objects):
@@ -23,29 +24,30 @@ class MemoryObjects(Objects):
 
     def get(self, key: str) -> bytes:
         with _LOCK:
-            data = self._objects.get(key)
-        if data is None:
+            found = self._objects.get(key)
+        if found is None:
             raise missing(self, key)
-        return data
+        return found[0]
 
     def create(self, key: str, data: bytes) -> None:
         with _LOCK:
-            winner = self._objects.setdefault(key, bytes(data))
+            winner, _ = self._objects.setdefault(key, (bytes(data), datetime.now(UTC)))
         if winner != data:
             raise exists(self, key)
 
     def put(self, key: str, data: bytes) -> None:
         with _LOCK:
-            self._objects[key] = bytes(data)
+            self._objects[key] = (bytes(data), datetime.now(UTC))
 
     def size(self, key: str) -> int | None:
         with _LOCK:
-            data = self._objects.get(key)
-        return None if data is None else len(data)
+            found = self._objects.get(key)
+        return None if found is None else len(found[0])
 
-    def list(self, prefix: str) -> list[str]:
+    def scan(self, prefix: str) -> list[StoredObject]:
         with _LOCK:
-            return sorted(key for key in self._objects if key.startswith(prefix))
+            found = sorted(item for item in self._objects.items() if item[0].startswith(prefix))
+        return [StoredObject(key, len(data), modified) for key, (data, modified) in found]
 
     def delete(self, key: str) -> None:
         with _LOCK:

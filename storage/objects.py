@@ -5,11 +5,23 @@ from __future__ import annotations
 import re
 import uuid
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from rollmill.errors import ObjectExistsError, ObjectMissingError, StoreAccessError
 
+PROBE_FOLDER = "_probe"
 _URL = re.compile(r"^(?P<protocol>[a-z0-9+.-]+)://(?P<path>.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """What a listing says of an object; `modified` is in UTC, by the clock of the store."""
+
+    key: str
+    bytes: int
+    modified: datetime
 
 
 class Objects(ABC):
@@ -43,19 +55,37 @@ class Objects(ABC):
         """Return the object's size in bytes, or None when it is not there."""
 
     @abstractmethod
-    def list(self, prefix: str) -> list[str]:
-        """Return the sorted keys that begin with `prefix`."""
+    def scan(self, prefix: str) -> list[StoredObject]:
+        """Return what is stored under keys that begin with `prefix`, sorted by key. Readers never list."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
         """Remove an object; one that is not there is no error."""
+
+    def scan_leftovers(self) -> list[StoredObject]:
+        """Return what killed writers left of writes that never became objects; `delete` removes it."""
+        return self.scan(f"{PROBE_FOLDER}/")
+
+    def list(self, prefix: str) -> list[str]:
+        """Return the sorted keys that begin with `prefix`."""
+        return [stored.key for stored in self.scan(prefix)]
+
+    def impatient(self) -> Objects:
+        """Return these objects with faults reported within seconds, for checks that a person waits for."""
+        return self
+
+    def check_reachable(self) -> None:
+        """Raise StoreAccessError, with the reason and what to do, when the store is not even there."""
+        self.size(PROBE_FOLDER)
 
     def check_access(self) -> None:
         """Prove within seconds that this store can be written, read back and honours create-only writes.
 
         Raises StoreAccessError with the reason and what to do.
         """
-        prove_create_only(self)
+        quick = self.impatient()
+        quick.check_reachable()
+        prove_create_only(quick)
 
     def where(self, key: str) -> str:
         """Return the full address of `key`, for messages."""
@@ -91,7 +121,7 @@ def open_objects(url: str, storage_options: dict[str, Any] | None = None) -> Obj
 
 def prove_create_only(objects: Objects) -> None:
     """Write a probe object, read it back, and see a second create of it refused."""
-    key = f"_probe/{uuid.uuid4().hex}"
+    key = f"{PROBE_FOLDER}/{uuid.uuid4().hex}"
     objects.create(key, b"first")
     try:
         _expect_refusal(objects, key)

@@ -15,7 +15,7 @@ from botocore.parsers import ResponseParserError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from rollmill.errors import StoreAccessError
-from rollmill.storage.objects import Objects, exists, missing, prove_create_only
+from rollmill.storage.objects import Objects, StoredObject, exists, missing
 
 Result = TypeVar("Result")
 
@@ -67,21 +67,14 @@ class S3Objects(Objects):
         return data
 
     def create(self, key: str, data: bytes) -> None:
-        if len(data) > _LARGEST_SINGLE_PUT:
-            raise StoreAccessError(f"{self.where(key)}: {len(data)} bytes are too many for one PUT")
         try:
-            self._tried(key, lambda s3: s3.pipe_file(self._path(key), data, mode="create", chunksize=len(data) + 1))
-        except FileNotFoundError as error:
-            raise self._explained(key, error) from error
+            self._put_whole(key, data, "create")
         except FileExistsError as error:
             if self.get(key) != data:
                 raise exists(self, key) from error
 
     def put(self, key: str, data: bytes) -> None:
-        try:
-            self._tried(key, lambda s3: s3.pipe_file(self._path(key), data))
-        except FileNotFoundError as error:
-            raise self._explained(key, error) from error
+        self._put_whole(key, data, "overwrite")
 
     def size(self, key: str) -> int | None:
         try:
@@ -90,29 +83,45 @@ class S3Objects(Objects):
             return None
         return int(reply["ContentLength"])
 
-    def list(self, prefix: str) -> list[str]:
-        keys: list[str] = []
+    def scan(self, prefix: str) -> list[StoredObject]:
+        found: list[StoredObject] = []
         page: dict[str, Any] = {}
         while True:
             reply = self._call(prefix, "list_objects_v2", Prefix=self._key(prefix), **page)
-            keys += [entry["Key"] for entry in reply.get("Contents", [])]
+            found += [self._stored(entry) for entry in reply.get("Contents", [])]
             if not reply.get("IsTruncated"):
-                return sorted(key[len(self._key("")) :] for key in keys)
+                return sorted(found, key=lambda stored: stored.key)
             page = {"ContinuationToken": reply["NextContinuationToken"]}
 
     def delete(self, key: str) -> None:
         self._call(key, "delete_object", Key=self._key(key))
 
-    def check_access(self) -> None:
-        impatient = S3Objects(self.url, self._storage_options, _SECONDS_PATIENCE_CHECKING)
+    def impatient(self) -> S3Objects:
+        return S3Objects(self.url, self._storage_options, _SECONDS_PATIENCE_CHECKING)
+
+    def check_reachable(self) -> None:
+        """Ask for the bucket, for some servers make a missing one on a PUT."""
         try:
-            impatient._call("", "head_bucket")  # first, for some servers make a missing bucket on a PUT
+            self._call("", "head_bucket")
         except FileNotFoundError as error:
-            raise impatient._explained("", error) from error
+            raise self._explained("", error) from error
         except StoreAccessError as error:
             if not isinstance(error.__cause__, PermissionError):  # a run does not need the right to ask for a bucket
                 raise
-        prove_create_only(impatient)
+
+    def _put_whole(self, key: str, data: bytes, mode: str) -> None:
+        """Put an object with one request, which is done or not, and leaves no parts when it is cut short."""
+        if len(data) > _LARGEST_SINGLE_PUT:
+            raise StoreAccessError(
+                f"{self.where(key)}: {len(data)} bytes are too many for one PUT; make shards smaller"
+            )
+        try:
+            self._tried(key, lambda s3: s3.pipe_file(self._path(key), data, mode=mode, chunksize=len(data) + 1))
+        except FileNotFoundError as error:
+            raise self._explained(key, error) from error
+
+    def _stored(self, entry: dict[str, Any]) -> StoredObject:
+        return StoredObject(entry["Key"][len(self._key("")) :], int(entry["Size"]), entry["LastModified"])
 
     def _key(self, key: str) -> str:
         return f"{self.prefix}/{key}" if self.prefix else key
