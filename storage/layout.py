@@ -10,6 +10,7 @@ from rollmill.storage.schema import FORMAT_VERSION
 
 FORMAT_KEY = "_format.json"
 HEAD_KEY = "HEAD"
+PINS_FOLDER = "pins"
 
 
 def plan_key(run_id: str) -> str:
@@ -31,6 +32,10 @@ def intent_key(run_id: str, operation_id: str) -> str:
 
 def log_key(number: int) -> str:
     return f"log/{number:012d}.json"
+
+
+def pin_key(consumer: str) -> str:
+    return f"{PINS_FOLDER}/{consumer}.json"
 
 
 def claim_format(objects: Objects) -> None:
