@@ -7,7 +7,7 @@ import sys
 import typer
 
 from rollmill.cli.ls import ls
-from rollmill.cli.run import EXIT_INTERRUPTED, run
+from rollmill.cli.run import run
 from rollmill.cli.show import show
 from rollmill.cli.verify import verify
 from rollmill.errors import RollmillError
@@ -30,6 +30,3 @@ def main() -> None:
     except RollmillError as error:
         sys.stderr.write(f"rollmill: {error}\n")
         sys.exit(error.exit_status)
-    except KeyboardInterrupt:
-        sys.stderr.write("rollmill: interrupted\n")
-        sys.exit(EXIT_INTERRUPTED)
