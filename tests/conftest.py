@@ -24,3 +24,12 @@ def s3(s3_server: S3Server) -> S3Place:
     """An empty prefix of the test bucket, for this test alone."""
     key, secret = s3_server.writer
     return S3Place(f"s3://{BUCKET}/{uuid.uuid4().hex}", s3_server.endpoint_url, key, secret)
+
+
+@pytest.fixture(scope="session")
+def prefect() -> Iterator[None]:
+    """A Prefect server of its own, with an empty database; it ends with the session."""
+    from prefect.testing.utilities import prefect_test_harness  # a second to import, which other tests need not wait
+
+    with prefect_test_harness(server_startup_timeout=120):
+        yield

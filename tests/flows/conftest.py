@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from builders import save_policy
 from flow_builders import job_of, write_prompts
-from prefect.testing.utilities import prefect_test_harness
 
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.report import RunReport
@@ -19,10 +17,8 @@ from rollmill.storage.store import RolloutStore
 
 
 @pytest.fixture(scope="session", autouse=True)
-def prefect() -> Iterator[None]:
-    """A Prefect server that lasts as long as the session."""
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
+def _prefect(prefect: None) -> None:
+    """Every test of flows runs on the session's server."""
 
 
 @pytest.fixture(scope="session")
