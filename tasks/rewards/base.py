@@ -13,8 +13,9 @@ class BaseRewardModel(ABC):
 
     A subclass may leave out `**columns`, or name only the columns it wants: the caller looks at the signature once and
     passes what it takes. A named column without a default is required, and a job whose prompts lack it is refused
-    before anything is generated. Two names are served by rollmill itself, to a `score` that names them:
-    `response_token_ids` (B lists of G lists of int) and `finish_reasons` (B lists of G strings, stop or length).
+    before anything is generated. Three names are served by rollmill itself, to a `score` that names them:
+    `response_token_ids` (B lists of G lists of int), `finish_reasons` (B lists of G strings, stop or length), and
+    `prompt_messages` (B lists of chat messages, None where a prompt is none or that is not known).
 
     `score` is called from several threads at once. When it raises, its batch is halved until the answers that make it
     raise are found, and only those go without a reward; so a score must not depend on what else is in the batch.

@@ -7,17 +7,21 @@ from dataclasses import dataclass
 
 from rollmill.errors import JobError
 from rollmill.tasks.rewards.build_plain import plain_rater
+from rollmill.tasks.rewards.classifier import find_classifier, label_index
 from rollmill.tasks.rewards.composition import Minimum, Part, Sum
 from rollmill.tasks.rewards.config import GateConfig, MinConfig, PlainConfig, RewardConfig, SumConfig
 from rollmill.tasks.rewards.config_rules import FunctionConfig
+from rollmill.tasks.rewards.config_services import ModelConfig
 from rollmill.tasks.rewards.fields import LimitFields
 from rollmill.tasks.rewards.gate import Gate
-from rollmill.tasks.rewards.isolation.isolated import Limits, isolated
+from rollmill.tasks.rewards.isolation.isolated import IsolatedBatches, Limits, isolated
 from rollmill.tasks.rewards.rating import Rater
 from rollmill.tasks.rewards.service import LoadSecret
 from rollmill.tasks.rewards.trl import TrlRater
 from rollmill.tasks.rewards.verl import VerlRater
 from rollmill.tasks.rewards.view import Decode, ViewRater
+
+_SECONDS_TO_LOAD_A_MODEL = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,8 @@ def _gate(config: GateConfig, means: Means, place: str) -> Rater:
 
 def _plain(config: PlainConfig, means: Means, place: str) -> Rater:
     try:
+        if isinstance(config, ModelConfig):
+            return _classifier(config)
         rater = plain_rater(config, means.load_secret)
     except JobError as error:
         raise JobError(f"{place}: {error}") from error
@@ -71,6 +77,13 @@ def _plain(config: PlainConfig, means: Means, place: str) -> Rater:
         limits = Limits(seconds_per_call=config.seconds_per_call, memory_bytes=memory_bytes)
         return isolated(rater, config.model_dump(mode="json"), limits)
     return rater
+
+
+def _classifier(config: ModelConfig) -> Rater:
+    """Return a classifier in a process of its own, for all threads: this one loads no weights and uses no GPU."""
+    label_index(config.model, find_classifier(config.model, weights=False)[1], config.label)
+    limits = Limits(seconds_per_call=config.seconds_per_call, seconds_to_start=_SECONDS_TO_LOAD_A_MODEL, max_workers=1)
+    return IsolatedBatches(config.model_dump(mode="json"), limits, answers_per_call=config.answers_per_call)
 
 
 def _is_isolated(config: LimitFields, rater: Rater) -> bool:

@@ -22,7 +22,7 @@ from rollmill.tasks.rewards.config_rules import (
     ReasoningGymConfig,
     RegexConfig,
 )
-from rollmill.tasks.rewards.config_services import CodeConfig, HttpConfig, JudgeConfig
+from rollmill.tasks.rewards.config_services import CodeConfig, HttpConfig, JudgeConfig, ModelConfig
 from rollmill.tasks.rewards.contains import Contains
 from rollmill.tasks.rewards.exact_match import ExactMatch
 from rollmill.tasks.rewards.format import Format
@@ -33,6 +33,7 @@ from rollmill.tasks.rewards.last_number import LastNumber
 from rollmill.tasks.rewards.length import Length
 from rollmill.tasks.rewards.length_penalty import LengthPenalty
 from rollmill.tasks.rewards.math import Math
+from rollmill.tasks.rewards.model import ClassifierRater, SequenceClassifier
 from rollmill.tasks.rewards.rating import Rater, RuleRater
 from rollmill.tasks.rewards.reasoning_gym import ReasoningGym
 from rollmill.tasks.rewards.regex import Regex
@@ -57,6 +58,8 @@ def plain_rater(config: PlainConfig, load_secret: LoadSecret | None = None) -> R
             )
         case JudgeConfig():
             return _judge_rater(config, load_secret)
+        case ModelConfig():
+            return _classifier_rater(config)
     return RuleRater(_rule(config))
 
 
@@ -72,6 +75,21 @@ def _judge_rater(config: JudgeConfig, load_secret: LoadSecret | None) -> Rater:
         request=config.request,
     )
     return ConcurrentRater(judge.judge, concurrency=config.concurrency, missing_column=judge.missing_column)
+
+
+def _classifier_rater(config: ModelConfig) -> Rater:
+    return ClassifierRater(
+        SequenceClassifier(
+            config.model,
+            label=config.label,
+            probability=config.probability,
+            dtype=config.dtype,
+            device=config.device,
+            max_tokens=config.max_tokens,
+            too_long=config.too_long,
+            tokens_per_batch=config.tokens_per_batch,
+        )
+    )
 
 
 def _service(config: HttpConfig | JudgeConfig, load_secret: LoadSecret | None) -> Service:

@@ -18,7 +18,7 @@ from rollmill.tasks.rewards.config_rules import (
     ReasoningGymConfig,
     RegexConfig,
 )
-from rollmill.tasks.rewards.config_services import CodeConfig, HttpConfig, JudgeConfig
+from rollmill.tasks.rewards.config_services import CodeConfig, HttpConfig, JudgeConfig, ModelConfig
 from rollmill.tasks.rewards.fields import RewardFields, distinct_names
 
 PlainConfig = Annotated[
@@ -34,6 +34,7 @@ PlainConfig = Annotated[
     | CodeConfig
     | HttpConfig
     | JudgeConfig
+    | ModelConfig
     | FunctionConfig,
     Field(discriminator="type"),
 ]
@@ -88,6 +89,7 @@ RewardConfig = Annotated[
     | CodeConfig
     | HttpConfig
     | JudgeConfig
+    | ModelConfig
     | FunctionConfig
     | SumConfig
     | MinConfig

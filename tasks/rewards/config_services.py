@@ -123,3 +123,37 @@ class JudgeConfig(_ServiceFields, AnswerFields):
         if self.lowest >= self.highest:
             raise ValueError(f"lowest must be below highest, got {self.lowest:g} and {self.highest:g}")
         return self
+
+
+class ModelConfig(RewardFields):
+    """The logit that a Hugging Face sequence classifier gives a prompt and its answer."""
+
+    type: Literal["model"]
+    model: str = Field(min_length=1, description="A local folder, a Hugging Face hub id or an s3:// folder.")
+    label: int | str | None = Field(
+        default=None, description="Which logit, by number or name. Needed when the classifier has several."
+    )
+    probability: bool = Field(
+        default=False, description="Take the sigmoid of a single logit, or the softmax over several, not the logit."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="Number format of the weights; auto is bfloat16 on a GPU and float32 on a CPU."
+    )
+    device: str = Field(
+        default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Where it runs; auto is a GPU if there is one."
+    )
+    max_tokens: int | None = Field(
+        default=None, ge=2, description="Longest conversation in tokens; unset leaves the classifier's own limit."
+    )
+    too_long: Literal["fail", "truncate"] = Field(
+        default="fail",
+        description="What becomes of a longer one: it fails by name, or loses tokens after its beginning, which are "
+        "counted in the part tokens_cut.",
+    )
+    tokens_per_batch: int = Field(
+        default=16384, ge=1, description="Most tokens, with padding, that go through the classifier at once."
+    )
+    answers_per_call: int = Field(default=256, ge=1, description="Most answers handed over at once; groups stay whole.")
+    seconds_per_call: float = Field(
+        default=600.0, gt=0, le=86400, description="Longest time one such call may take; its process is then ended."
+    )

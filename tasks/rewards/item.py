@@ -16,13 +16,18 @@ MAX_REASON_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One answer with all that a reward may see of it; `columns` are its prompt's other columns."""
+    """One answer with all that a reward may see of it.
+
+    `columns` are its prompt's other columns; `messages` is the conversation that the prompt was before the policy's
+    chat template, None when it was none or is not known.
+    """
 
     prompt: str
     response: str
     columns: Mapping[str, Any] = field(default_factory=dict)
     token_ids: Sequence[int] | None = None
     finish_reason: str = "stop"
+    messages: Sequence[Mapping[str, Any]] | None = None
 
 
 Group = list[Item]

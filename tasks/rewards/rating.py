@@ -135,7 +135,7 @@ class ModelRater(BatchRater):
         return [[outcome_of(value) for value in row] for row in _rows(scores, (len(groups), len(groups[0])))]
 
 
-SERVED_COLUMNS = frozenset({"response_token_ids", "finish_reasons"})
+SERVED_COLUMNS = frozenset({"response_token_ids", "finish_reasons", "prompt_messages"})
 
 
 def in_threads(call: Callable[[Argument], Value], arguments: Sequence[Argument], concurrency: int) -> list[Value]:
@@ -157,11 +157,12 @@ def missing_names(required: Collection[str], columns: Collection[str]) -> str | 
     return f"the column{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else None
 
 
-def served_columns(groups: Sequence[Group]) -> dict[str, list[list[object]]]:
-    """Return the columns that rollmill itself serves, each B lists of G values."""
+def served_columns(groups: Sequence[Group]) -> dict[str, list[object]]:
+    """Return the columns that rollmill itself serves, each with one entry a group."""
     return {
         "response_token_ids": [[list(item.token_ids or ()) for item in group] for group in groups],
         "finish_reasons": [[item.finish_reason for item in group] for group in groups],
+        "prompt_messages": [group[0].messages for group in groups],
     }
 
 

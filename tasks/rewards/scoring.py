@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -47,13 +48,15 @@ class Scorer:
                     f"the prompts have {', '.join(columns) or 'no other columns'}"
                 )
 
-    def score_table(self, table: pa.Table) -> pa.Table:
+    def score_table(self, table: pa.Table, contents: Mapping[str, Any] | None = None) -> pa.Table:
         """Return the rows of `table` (RESPONSE_SCHEMA) with reward, reward_status, reward_error and reward_parts.
 
         Rows of a group stand together. A row that the generator could not answer is skipped; one that cannot be scored
-        is failed, with the reason and the parts that worked, and costs no other row.
+        is failed, with the reason and the parts that worked, and costs no other row. `contents` has what prompts were
+        before they were rendered (text or chat messages), by prompt_id: without it, rewards that need a conversation
+        take the rendered text for the user's.
         """
-        groups = groups_of_table(table)
+        groups = groups_of_table(table, contents or {})
         return with_outcomes(table, self._rate_answered(groups))
 
     def score_rollout(self, raw: RawRollout) -> RolloutResult:

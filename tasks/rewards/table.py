@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -15,15 +15,18 @@ from rollmill.tasks.rewards.item import Group, Item, Outcome
 _READ = ("run_id", "prompt_id", "prompt_text", "response_text", "response_token_ids", "finish_reason", "metadata")
 
 
-def groups_of_table(table: pa.Table) -> list[Group]:
-    """Return the rows of `table` as groups: neighbouring rows of one prompt of one run."""
+def groups_of_table(table: pa.Table, contents: Mapping[str, Any]) -> list[Group]:
+    """Return the rows of `table` as groups: neighbouring rows of one prompt of one run.
+
+    `contents` has what prompts were before they were rendered, by prompt_id; those that it lacks are not known.
+    """
     groups: list[Group] = []
     previous = None
     for row in table.select(_READ).to_pylist():
         key = (row["run_id"], row["prompt_id"])
         if key != previous:
             groups.append([])
-        groups[-1].append(_item(row, json.loads(row["metadata"])))
+        groups[-1].append(_item(row, contents.get(row["prompt_id"])))
         previous = key
     return groups
 
@@ -43,14 +46,23 @@ def with_outcomes(table: pa.Table, outcomes: Sequence[Sequence[Outcome | None]])
     return table
 
 
-def _item(row: dict[str, Any], columns: dict[str, Any]) -> Item:
+def _item(row: dict[str, Any], content: Any) -> Item:
     return Item(
         prompt=row["prompt_text"],
         response=row["response_text"],
-        columns=columns,
+        columns=json.loads(row["metadata"]),
         token_ids=row["response_token_ids"],
         finish_reason=row["finish_reason"],
+        messages=messages_of(content),
     )
+
+
+def messages_of(content: Any) -> list[dict[str, Any]] | None:
+    """Return a prompt's content as a conversation: its messages, or its text as the user's; None for token ids."""
+    if isinstance(content, str):
+        return [{"role": "user", "content": content}]
+    is_conversation = isinstance(content, list) and bool(content) and isinstance(content[0], dict)
+    return content if is_conversation else None
 
 
 def _status(outcome: Outcome | None) -> str:

@@ -20,7 +20,7 @@ class TrlRater(BatchRater):
     """Calls `function(prompts, completions, **columns) -> list[float | None]`, plain or async.
 
     All lists are flat, with one entry an answer: a prompt and its columns are repeated for each of its answers. With
-    `conversational` a prompt is a list of one user message and a completion a list of one assistant message, else both
+    `conversational` a prompt is a list of chat messages and a completion a list of one assistant message, else both
     are text. `options` are passed as they are, and hide columns of their names. `completion_ids` are the sampled
     tokens; `trainer_state` is None, for there is no trainer.
     """
@@ -53,16 +53,21 @@ class TrlRater(BatchRater):
 
     def _served(self, items: Sequence[Item]) -> dict[str, Any]:
         served: dict[str, Any] = {
-            "prompts": [self._message("user", item.prompt) for item in items],
-            "completions": [self._message("assistant", item.response) for item in items],
+            "prompts": [self._prompt(item) for item in items],
+            "completions": [self._completion(item) for item in items],
             "completion_ids": [list(item.token_ids or ()) for item in items],
         }
         if "trainer_state" in self._accepted.named:
             served["trainer_state"] = None
         return served
 
-    def _message(self, role: str, text: str) -> Any:
-        return [{"role": role, "content": text}] if self._conversational else text
+    def _prompt(self, item: Item) -> Any:
+        if not self._conversational:
+            return item.prompt
+        return list(item.messages) if item.messages else [{"role": "user", "content": item.prompt}]
+
+    def _completion(self, item: Item) -> Any:
+        return [{"role": "assistant", "content": item.response}] if self._conversational else item.response
 
 
 def _listed(values: object, count: int) -> list[object]:

@@ -8,8 +8,8 @@ import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +20,22 @@ from rollmill.tasks.rewards.isolation.worker import WorkerSpec, decode, outcome_
 from rollmill.tasks.rewards.item import Group, Item, Outcome, describe, failure
 from rollmill.tasks.rewards.rating import BatchRater, ItemRater, Outcomes, Rater, UnavailableError
 
-SECONDS_TO_START = 120.0
 _SECONDS_TO_DIE = 5.0
 _ITEMS_PER_REQUEST = 256
 
 
+MissingColumn = Callable[[Collection[str]], str | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one call of a reward may take; a call is one answer, or one batch of a batched function."""
+    """What a reward may take. A call is one answer, or one batch of a batched function; `max_workers` is how many
+    processes have the reward at once, None for one a thread that scores."""
 
     seconds_per_call: float
     memory_bytes: int | None = None
+    seconds_to_start: float = 120.0
+    max_workers: int | None = None
 
 
 class WorkerEndedError(RewardError):
@@ -44,13 +49,13 @@ class WorkerHungError(WorkerEndedError):
 class Worker:
     """One child process with the reward built in it."""
 
-    def __init__(self, server: ForkServer, spec: WorkerSpec) -> None:
+    def __init__(self, server: ForkServer, spec: WorkerSpec, seconds_to_start: float) -> None:
         self._server = server
         self._pid, connection = server.fork(spec)
         self._frames = FrameSocket(connection)
         self.is_fresh = True
         try:
-            refusal = json.loads(self.receive(SECONDS_TO_START))
+            refusal = json.loads(self.receive(seconds_to_start))
         except WorkerEndedError as error:
             raise UnavailableError(f"the reward's process could not start: {error}") from error
         if refusal is not None:
@@ -83,9 +88,10 @@ class Worker:
 class WorkerPool:
     """As many workers as threads rate at once; each keeps its reward from call to call."""
 
-    def __init__(self, config: dict[str, Any], memory_bytes: int | None) -> None:
+    def __init__(self, config: dict[str, Any], limits: Limits) -> None:
         self._config = config
-        self._memory_bytes = memory_bytes
+        self._limits = limits
+        self._places = nullcontext() if limits.max_workers is None else threading.Semaphore(limits.max_workers)
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
         weakref.finalize(self, _end_all, self._idle)
@@ -93,26 +99,27 @@ class WorkerPool:
     @contextmanager
     def worker(self) -> Iterator[Worker]:
         """Lend a worker; it comes back unless the block raises."""
-        with self._lock:
-            worker = self._idle.pop() if self._idle else None
-        if worker is None:
-            worker = self._start()
-        try:
-            yield worker
-        except WorkerEndedError:
-            raise  # it is gone already
-        except BaseException:
-            worker.end()  # it may be in the middle of an answer that nobody will read
-            raise
-        worker.is_fresh = False
-        with self._lock:
-            self._idle.append(worker)
+        with self._places:
+            with self._lock:
+                worker = self._idle.pop() if self._idle else None
+            if worker is None:
+                worker = self._start()
+            try:
+                yield worker
+            except WorkerEndedError:
+                raise  # it is gone already
+            except BaseException:
+                worker.end()  # it may be in the middle of an answer that nobody will read
+                raise
+            worker.is_fresh = False
+            with self._lock:
+                self._idle.append(worker)
 
     def _start(self) -> Worker:
         spec = WorkerSpec(
-            config=self._config, sys_path=list(sys.path), folder=os.getcwd(), memory_bytes=self._memory_bytes
+            config=self._config, sys_path=list(sys.path), folder=os.getcwd(), memory_bytes=self._limits.memory_bytes
         )
-        return Worker(fork_server(), spec)
+        return Worker(fork_server(), spec, self._limits.seconds_to_start)
 
 
 def _end_all(workers: list[Worker]) -> None:
@@ -130,7 +137,7 @@ class IsolatedItems(Rater):
     def __init__(self, rater: ItemRater, config: dict[str, Any], limits: Limits) -> None:
         self._rater = rater
         self._limits = limits
-        self._pool = WorkerPool(config, limits.memory_bytes)
+        self._pool = WorkerPool(config, limits)
 
     def rate(self, groups: Sequence[Group]) -> Outcomes:
         outcomes = self._rate_all([item for group in groups for item in group])
@@ -175,14 +182,21 @@ class IsolatedItems(Rater):
 class IsolatedBatches(BatchRater):
     """Rates batches in a worker. A batch that ends its worker, or raises, is halved."""
 
-    def __init__(self, rater: BatchRater, config: dict[str, Any], limits: Limits) -> None:
-        super().__init__(answers_per_call=rater.answers_per_call)
-        self._rater = rater
+    def __init__(
+        self,
+        config: dict[str, Any],
+        limits: Limits,
+        *,
+        answers_per_call: int | None = None,
+        missing_column: MissingColumn = lambda _columns: None,
+    ) -> None:
+        super().__init__(answers_per_call=answers_per_call)
+        self._missing_column = missing_column
         self._limits = limits
-        self._pool = WorkerPool(config, limits.memory_bytes)
+        self._pool = WorkerPool(config, limits)
 
     def missing_column(self, columns: Collection[str]) -> str | None:
-        return self._rater.missing_column(columns)
+        return self._missing_column(columns)
 
     def rate_batch(self, groups: Sequence[Group]) -> Outcomes:
         with self._pool.worker() as worker:
@@ -205,4 +219,4 @@ def isolated(rater: Rater, config: dict[str, Any], limits: Limits) -> Rater:
     if isinstance(rater, ItemRater):
         return IsolatedItems(rater, config, limits)
     assert isinstance(rater, BatchRater)
-    return IsolatedBatches(rater, config, limits)
+    return IsolatedBatches(config, limits, answers_per_call=rater.answers_per_call, missing_column=rater.missing_column)
