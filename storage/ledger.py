@@ -30,32 +30,45 @@ class Ledger:
     failed: int
 
 
-def prove_run(runs: RunStore, plan: Plan, stage: str, markers: Mapping[int, ShardMarker]) -> Ledger:
-    """Read what identifies the rows of every shard and return the run's ledger.
+def prove_run(
+    runs: RunStore,
+    plan: Plan,
+    stage: str,
+    markers: Mapping[int, ShardMarker],
+    shards: Sequence[ShardRange] | None = None,
+) -> Ledger:
+    """Read what identifies the rows of every shard, or of some `shards`, and return their ledger.
 
     Prompt ids come from the run's stored prompts where it has them, and from the files themselves otherwise.
     Raises CorruptDataError that names missing shards and missing, doubled and foreign rows.
     """
     where = f"stage {stage} of run {plan.run_id} in {runs.objects.url}"
-    absent = [shard.index for shard in plan.shards if shard.index not in markers]
+    chosen = plan.shards if shards is None else shards
+    absent = [shard.index for shard in chosen if shard.index not in markers]
     if absent:
         raise CorruptDataError(f"{where}: shards {_named(absent)} are not committed; run the job again to finish them")
-    prompts = runs.markers(PROMPTS_STAGE, [shard.index for shard in plan.shards])
-    tables = at_once(lambda shard: read_committed(runs.objects, markers[shard.index], LEDGER_COLUMNS), plan.shards)
+    prompts = runs.markers(PROMPTS_STAGE, [shard.index for shard in chosen])
+    tables = at_once(lambda shard: read_committed(runs.objects, markers[shard.index], LEDGER_COLUMNS), chosen)
     prompt_ids = at_once(lambda marker: _prompt_ids(runs, marker), prompts.values())
-    return prove_rows(plan, tables, dict(zip(prompts, prompt_ids, strict=True)), where)
+    return prove_rows(chosen, plan.group_size, tables, dict(zip(prompts, prompt_ids, strict=True)), where)
 
 
-def prove_rows(plan: Plan, tables: Sequence[pa.Table], prompt_ids: Mapping[int, Sequence[str]], where: str) -> Ledger:
-    """Return the ledger of the run whose rows are `tables`, in shard order; `prompt_ids` by shard, where known."""
+def prove_rows(
+    shards: Sequence[ShardRange],
+    group_size: int,
+    tables: Sequence[pa.Table],
+    prompt_ids: Mapping[int, Sequence[str]],
+    where: str,
+) -> Ledger:
+    """Return the ledger of the shards whose rows are `tables`, in that order; `prompt_ids` by shard, where known."""
     reasons: Counter[str] = Counter()
     ids_by_shard = []
-    for shard, rows in zip(plan.shards, tables, strict=True):
-        ids = prove_shard(rows, shard, plan.group_size, f"shard {shard.index} of {where}", prompt_ids.get(shard.index))
+    for shard, rows in zip(shards, tables, strict=True):
+        ids = prove_shard(rows, shard, group_size, f"shard {shard.index} of {where}", prompt_ids.get(shard.index))
         ids_by_shard.append(ids)
         reasons.update(rows["finish_reason"].to_pylist())
     _refuse_repeats(ids_by_shard, where)
-    return _balanced(reasons, plan.num_prompts * plan.group_size, where)
+    return _balanced(reasons, sum(shard.num_prompts for shard in shards) * group_size, where)
 
 
 def prove_shard(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -23,8 +23,10 @@ class RawRollout:
         logprobs_old   [B, G, R] float32   natural log; 0 where `response_mask` is False
         prompt_texts   [B]                 response_texts [B][G]
         prompt_ids     [B]                 finish_reasons [B][G], each stop, length or error
+        policy_versions [B] int64          of the policy that answered each prompt; `policy_version` when left out
 
     `logprobs_old` holds the log-probability of each token under the distribution that `logprob_mode` names.
+    `policy_version` is that of the newest rollouts among which these are.
     Raises ValueError when shapes disagree or a log-probability of a real token is not finite.
     """
 
@@ -40,18 +42,23 @@ class RawRollout:
     policy_version: int = 0
     logprob_mode: str = "processed"
     columns: dict[str, list[Any]] = field(default_factory=dict)
+    policy_versions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     def __post_init__(self) -> None:
         groups, group_size = self.responses.shape[:2]
+        if self.policy_versions.numel() == 0:
+            self.policy_versions = torch.full((groups,), self.policy_version, device=self.responses.device)
         _expect_shape("prompt_mask", self.prompt_mask, self.prompts.shape)
         _expect_shape("response_mask", self.response_mask, self.responses.shape)
         _expect_shape("logprobs_old", self.logprobs_old, self.responses.shape)
+        _expect_shape("policy_versions", self.policy_versions, (groups,))
         for name in ("prompt_texts", "response_texts", "prompt_ids", "finish_reasons"):
             _expect_length(name, getattr(self, name), groups)
         for name in ("response_texts", "finish_reasons"):
             for row in getattr(self, name):
                 _expect_length(f"a row of {name}", row, group_size)
-        if not torch.isfinite(self.logprobs_old[self.response_mask]).all():
+        finite = torch.isfinite(self.logprobs_old)
+        if not finite.all() and not finite[self.response_mask].all():
             raise ValueError("logprobs_old holds values that are not finite where response_mask is True")
 
     @property
@@ -66,11 +73,18 @@ class RawRollout:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same rollout with every tensor on `device`."""
+        return self._with_tensors(lambda tensor: tensor.to(device))
+
+    def pin_memory(self) -> Self:
+        """Return the same rollout with every tensor in page-locked memory, as a `DataLoader` asks for it."""
+        return self._with_tensors(Tensor.pin_memory)
+
+    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved: dict[str, Any] = {
-            name: value.to(device) if isinstance(value, Tensor) else value for name, value in values.items()
+        changed: dict[str, Any] = {
+            name: change(value) if isinstance(value, Tensor) else value for name, value in values.items()
         }
-        return replace(self, **moved)
+        return replace(self, **changed)
 
 
 @dataclass(kw_only=True)

@@ -40,6 +40,7 @@ RESULT_COLUMNS = [
     "run_id",
     "prompt_id",
     "sample_index",
+    "policy_version",
     "prompt_text",
     "response_text",
     "prompt_token_ids",

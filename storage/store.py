@@ -6,7 +6,6 @@ from os import PathLike, fspath
 from typing import Any
 
 from rollmill.errors import ObjectMissingError
-from rollmill.storage.concurrency import at_once
 from rollmill.storage.layout import check_format
 from rollmill.storage.log import LogEntry, VersionLog
 from rollmill.storage.objects import open_objects
@@ -43,8 +42,8 @@ class RolloutStore:
 
     def versions(self) -> list[DatasetVersion]:
         """Return all versions, oldest first; an empty list when nothing was published yet."""
-        latest = self.log.latest() if check_format(self.objects) else None
-        return at_once(self.version, range(1, latest.number + 1)) if latest else []
+        entries = self.log.read_all() if check_format(self.objects) else []
+        return [DatasetVersion(self.objects, entry) for entry in entries]
 
     def _latest_entry(self) -> LogEntry:
         entry = self.log.latest() if check_format(self.objects) else None

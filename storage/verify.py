@@ -144,10 +144,14 @@ class _Verification:
         where = f"version {entry.number}, stage {entry.stage} of run {entry.run_id}"
         if (plan.fingerprint, plan.group_size) != (entry.fingerprint, entry.group_size):
             raise CorruptDataError(f"{where} was published under another plan than the one stored")
-        if [file.shard for file in entry.files] != [shard.index for shard in plan.shards]:
-            raise CorruptDataError(f"{where} does not list the files of the plan's {len(plan.shards)} shards in order")
-        prompts = runs.markers(PROMPTS_STAGE, [shard.index for shard in plan.shards])
-        unknown = [shard.index for shard in plan.shards if prompts and shard.index not in prompts]
+        listed = {file.shard for file in entry.files}
+        shards = [shard for shard in plan.shards if shard.index in listed]
+        if [file.shard for file in entry.files] != [shard.index for shard in shards]:
+            raise CorruptDataError(f"{where} does not list files of the plan's shards, in order")
+        if entry.complete and len(shards) < len(plan.shards):
+            raise CorruptDataError(f"{where} lists {len(shards)} of the plan's {len(plan.shards)} shards only")
+        prompts = runs.markers(PROMPTS_STAGE, [shard.index for shard in shards])
+        unknown = [shard.index for shard in shards if prompts and shard.index not in prompts]
         if unknown:
             raise CorruptDataError(
                 f"{where}: the prompts of shards {unknown[:5]} are not committed, those of others are"
@@ -156,7 +160,7 @@ class _Verification:
             index: read_committed(runs.objects, marker, ["prompt_id"])["prompt_id"].to_pylist()
             for index, marker in prompts.items()
         }
-        prove_rows(plan, tables, ids, where)
+        prove_rows(shards, plan.group_size, tables, ids, where)
 
     def _plan_of(self, runs: RunStore) -> Plan | None:
         try:

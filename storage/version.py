@@ -106,8 +106,10 @@ class DatasetVersion:
         Raises InputError for a prompt id that is not there, CorruptDataError when the files disagree on the
         logprob_mode or a group is not whole.
         """
-        from rollmill.storage.assemble import assemble  # torch takes a second to import; listing a store needs none
+        # torch takes a second to import, and listing a store needs none
+        from rollmill.storage.assemble import Padding, assemble
 
+        padding = Padding(pad_id=pad_id, prompt_side=prompt_side, response_side=response_side)
         rows = self.read(RESULT_COLUMNS, window)
         mode = (rows.schema.metadata or {}).get(b"logprob_mode")
         if mode is None:
@@ -116,9 +118,7 @@ class DatasetVersion:
             rows if prompt_ids is None else self._of_prompts(rows, prompt_ids),
             policy_version=self.policy_version,
             logprob_mode=mode.decode(),
-            pad_id=pad_id,
-            prompt_side=prompt_side,
-            response_side=response_side,
+            padding=padding,
         )
 
     def _of_prompts(self, rows: pa.Table, prompt_ids: Sequence[str]) -> pa.Table:

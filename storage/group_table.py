@@ -1,0 +1,121 @@
+"""Decoded rows, group after group, as results are cut from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rollmill.errors import CorruptDataError
+from rollmill.storage.parquet import REMEDY, CommittedFile
+from rollmill.storage.ragged import Ragged
+from rollmill.storage.schema import RESULT_COLUMNS
+
+_LIST_COLUMNS = ("prompt_token_ids", "response_token_ids", "logprobs")
+_DICTIONARY_COLUMNS = ("run_id", "prompt_text", "finish_reason", "metadata")
+"""Text that repeats within a group, or everywhere; it is decoded once for each different value."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTable:
+    """Whole groups of `group_size` rows: group g is `order[g]`, the numbers of its rows with the samples in order."""
+
+    rows: pa.Table  # all columns but the lists
+    lists: dict[str, Ragged]
+    order: NDArray[np.int64]  # (groups, group_size)
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> GroupTable:
+        """Find the groups of `rows` (RESULT_COLUMNS), in the order in which they first appear.
+
+        Raises CorruptDataError when they are not all of one size, with samples 0 to G - 1 exactly once.
+        """
+        lists = {name: Ragged.of(rows[name]) for name in _LIST_COLUMNS}
+        if not np.array_equal(lists["response_token_ids"].lengths(), lists["logprobs"].lengths()):
+            raise CorruptDataError("token ids and logprobs of a row differ in number")
+        return cls(rows.drop_columns(list(_LIST_COLUMNS)).combine_chunks(), lists, _group_order(rows))
+
+    @classmethod
+    def joined(cls, tables: Sequence[GroupTable]) -> GroupTable:
+        """Return the groups of one table after those of the other; all have the same group size."""
+        if len(tables) == 1:
+            return tables[0]
+        starts = np.cumsum([0, *(table.rows.num_rows for table in tables)])
+        return cls(
+            pa.concat_tables([table.rows for table in tables]).combine_chunks(),
+            {name: Ragged.joined([table.lists[name] for table in tables]) for name in _LIST_COLUMNS},
+            np.concatenate([table.order + start for table, start in zip(tables, starts[:-1], strict=True)]),
+        )
+
+    @property
+    def num_groups(self) -> int:
+        return int(self.order.shape[0])
+
+    @property
+    def group_size(self) -> int:
+        return int(self.order.shape[1])
+
+    def num_scored(self) -> NDArray[np.int64]:
+        """Return how many rewards of each group are there, [groups]."""
+        scored: NDArray[np.int64] = self.rows["reward"].is_valid().to_numpy()[self.order].sum(axis=1)
+        return scored
+
+
+def decode_groups(data: bytes, file: CommittedFile, where: str) -> tuple[GroupTable, str]:
+    """Return a committed response file's groups and its logprob_mode.
+
+    Raises CorruptDataError, naming `where`, when the file is not what was committed, or a group is not whole.
+    """
+    try:
+        parquet = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(_DICTIONARY_COLUMNS))
+        rows = parquet.read(columns=RESULT_COLUMNS)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptDataError(f"{where} cannot be decoded: {error}") from error
+    absent = sorted(set(RESULT_COLUMNS) - set(rows.column_names))
+    mode = (rows.schema.metadata or {}).get(b"logprob_mode")
+    if absent or mode is None:
+        raise CorruptDataError(f"{where} has no {', '.join(absent) or 'logprob_mode'}; it is not a file of responses")
+    if rows.num_rows != file.rows:
+        raise CorruptDataError(f"{where} holds {rows.num_rows} rows, {file.rows} were committed; {REMEDY}")
+    try:
+        return GroupTable.of(rows.replace_schema_metadata(None)), mode.decode()
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{where}: {error}") from error
+
+
+def _group_order(rows: pa.Table) -> NDArray[np.int64]:
+    groups = _group_numbers(rows)
+    samples = rows["sample_index"].to_numpy()
+    order = np.lexsort((samples, groups))
+    sizes = np.bincount(groups, minlength=1)
+    group_size = int(sizes[0])
+    wrong = samples[order] != np.arange(len(order)) % max(group_size, 1)
+    if (sizes != group_size).any() or wrong.any():
+        group = int(np.argmax(sizes != group_size)) if (sizes != group_size).any() else int(groups[order][wrong][0])
+        row = int(np.argmax(groups == group))
+        raise CorruptDataError(
+            f"group {rows['run_id'][row]}/{rows['prompt_id'][row]} has {sizes[group]} rows, the first group has "
+            f"{group_size}; all groups need the same samples, each once"
+        )
+    return order.reshape(-1, max(group_size, 1))
+
+
+def _group_numbers(rows: pa.Table) -> NDArray[np.int64]:
+    """Return each row's group, counted in the order in which they first appear."""
+    runs, prompts = (_codes(rows[name]) for name in ("run_id", "prompt_id"))
+    pairs = runs * (int(prompts.max(initial=0)) + 1) + prompts
+    _, first, numbers = np.unique(pairs, return_index=True, return_inverse=True)
+    ranks = np.empty(len(first), np.int64)
+    ranks[np.argsort(first)] = np.arange(len(first))
+    return ranks[numbers]
+
+
+def _codes(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    values = column.combine_chunks()
+    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    codes: NDArray[np.int64] = encoded.indices.to_numpy().astype(np.int64)
+    return codes
