@@ -35,9 +35,16 @@ class SequenceClassifier(BaseRewardModel):
 
     Raises JobError when there is no such classifier.
 
-        >>> SequenceClassifier("no/such/folder").score(["2+2?"], [["4"]])
-        Traceback (most recent call last):
-        rollmill.errors.JobError: reward model no/such/folder: there is no such folder; ...
+        >>> import tempfile
+        >>> from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "2+2?", "4", "5"]
+        >>> sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+        >>> network = BertForSequenceClassification(BertConfig(vocab_size=len(words), num_labels=1, **sizes))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     network.save_pretrained(folder)
+        ...     _ = BertTokenizer(vocab={word: i for i, word in enumerate(words)}).save_pretrained(folder)
+        ...     SequenceClassifier(folder, probability=True).score(["2+2?"], [["4", "5"]]).shape
+        torch.Size([1, 2])
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ class VerlRater(ItemRater):
 
     `data_source` is the prompt's column of that name, or empty text; `extra_info` that column, or an empty dict;
     `options` are passed as they are. The function returns a number, a list or tuple that starts with one, or a dict
-    whose `score` is the reward; the dict's other entries are kept beside it, null where they are not numbers.
+    whose `score` is the reward; the dict's other entries are kept beside it, null where they are not finite numbers.
     """
 
     def __init__(
@@ -55,7 +56,12 @@ class VerlRater(ItemRater):
 
 
 def _from_dict(result: Mapping[Any, Any]) -> Outcome:
-    parts = {str(name): as_number(value) for name, value in result.items() if name != "score"}
+    parts = {str(name): _finite(value) for name, value in result.items() if name != "score"}
     if "score" not in result:
         return failure(f"the function returned a dict without score; it has {', '.join(map(str, result))}", parts)
     return outcome_of(result["score"], parts)
+
+
+def _finite(value: object) -> float | None:
+    number = as_number(value)
+    return number if number is not None and math.isfinite(number) else None

@@ -80,7 +80,7 @@ def test_a_verl_function_works_with_verls_columns(
             if solution_str == "raise":
                 raise KeyError("solution")
             acc = solution_str == ground_truth
-            return {"score": 1.0 if acc else -1.0, "acc": acc, "pred": solution_str}
+            return {"score": 1.0 if acc else -1.0, "acc": acc, "pred": solution_str, "entropy": float("nan")}
 
         async def compute_score_async(data_source, solution_str, ground_truth, extra_info, scale):
             return (scale if solution_str == ground_truth else 0.0, "unused")
@@ -107,6 +107,7 @@ def test_a_verl_function_works_with_verls_columns(
             "compute_score": 1.0,
             "compute_score/acc": 1.0,
             "compute_score/pred": None,
+            "compute_score/entropy": None,
             "compute_score_async": 3.0,
             "bare": 1.0,
         },
@@ -114,6 +115,7 @@ def test_a_verl_function_works_with_verls_columns(
             "compute_score": -1.0,
             "compute_score/acc": 0.0,
             "compute_score/pred": None,
+            "compute_score/entropy": None,
             "compute_score_async": 0.0,
             "bare": 0.0,
         },
@@ -299,3 +301,40 @@ def test_four_threads_score_at_once_as_one_would(
         results = [future.result() for future in [pool.submit(score_all) for _ in range(4)]]
     assert all(result == expected for result in results)
     assert rewards(expected[0])[:3] == [0.0, 1.0, 5.0]
+
+
+def test_a_conversational_function_gets_the_prompts_own_messages(
+    user_module: Write, response_table: MakeTable, scorer: MakeScorer
+) -> None:
+    name = user_module(
+        """
+        def turns(prompts, completions):
+            assert all(completion[0]["role"] == "assistant" for completion in completions)
+            return [10 * len(prompt) + len(prompt[-1]["content"]) for prompt in prompts]
+        """
+    )
+    job = scorer({"type": "function", "path": f"{name}:turns", "conversational": True})
+    contents = {
+        "p0": [{"role": "system", "content": "s"}, {"role": "user", "content": "abc"}],
+        "p1": "ab",
+        "p2": [1, 2],
+    }
+    assert rewards(job.score_table(response_table([["x"]] * 3), contents)) == [23.0, 12.0, 10.0 + len("prompt 2")]
+
+
+def test_a_reward_model_may_ask_for_the_prompts_own_messages(
+    user_module: Write, response_table: MakeTable, scorer: MakeScorer
+) -> None:
+    name = user_module(
+        """
+        from rollmill.tasks.rewards.base import BaseRewardModel
+
+        class Turns(BaseRewardModel):
+            def score(self, prompts, responses, prompt_messages):
+                return [[float(len(m or ())) for _ in group] for m, group in zip(prompt_messages, responses)]
+        """
+    )
+    job = scorer({"type": "function", "path": f"{name}:Turns"})
+    job.check([])
+    contents = {"p0": [{"role": "system", "content": "s"}, {"role": "user", "content": "abc"}]}
+    assert rewards(job.score_table(response_table([["x"], ["y"]]), contents)) == [2.0, 0.0]
