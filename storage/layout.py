@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from rollmill.errors import CorruptDataError, ObjectExistsError, ObjectMissingError, StoreAccessError
 from rollmill.storage.objects import Objects
@@ -12,6 +13,10 @@ FORMAT_KEY = "_format.json"
 HEAD_KEY = "HEAD"
 PINS_FOLDER = "pins"
 
+_MARKER = re.compile(r"runs/(?P<run_id>[^/]+)/(?P<stage>[^/]+)/(?P<index>\d{5,})(-(?P<generation>\d+))?\.json")
+_LOG_ENTRY = re.compile(r"log/(?P<number>\d{12})\.json")
+_DATA = re.compile(r"data/(?P<run_id>[^/]+)/(?P<stage>[^/]+)/(?P<index>\d{5,})-[0-9a-f]+\.parquet")
+
 
 def plan_key(run_id: str) -> str:
     return f"runs/{run_id}/plan.json"
@@ -20,6 +25,26 @@ def plan_key(run_id: str) -> str:
 def marker_key(run_id: str, stage: str, index: int, generation: int) -> str:
     """Return the key of a shard's commit; a generation above 0 stands for a file that was lost after its commit."""
     return f"runs/{run_id}/{stage}/{index:05d}" + (f"-{generation}.json" if generation else ".json")
+
+
+def markers_prefix(run_id: str, stage: str) -> str:
+    return f"runs/{run_id}/{stage}/"
+
+
+def parse_marker_key(key: str) -> tuple[str, str, int, int] | None:
+    """Return (run id, stage, shard, generation) of a marker's key, or None for another object's key."""
+    match = _MARKER.fullmatch(key)
+    return match and (match["run_id"], match["stage"], int(match["index"]), int(match["generation"] or 0))
+
+
+def data_prefix(run_id: str, stage: str) -> str:
+    return f"data/{run_id}/{stage}/"
+
+
+def parse_data_key(key: str) -> tuple[str, str, int] | None:
+    """Return (run id, stage, shard) of a data file's key, or None for another object's key."""
+    match = _DATA.fullmatch(key)
+    return match and (match["run_id"], match["stage"], int(match["index"]))
 
 
 def data_key(run_id: str, stage: str, index: int, attempt: str) -> str:
@@ -36,6 +61,12 @@ def log_key(number: int) -> str:
 
 def pin_key(consumer: str) -> str:
     return f"{PINS_FOLDER}/{consumer}.json"
+
+
+def parse_log_key(key: str) -> int | None:
+    """Return the number of a log entry's key, or None for another object's key."""
+    match = _LOG_ENTRY.fullmatch(key)
+    return int(match["number"]) if match else None
 
 
 def claim_format(objects: Objects) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +21,16 @@ import pyarrow as pa
 
 from rollmill.errors import CorruptDataError, ObjectExistsError, ObjectMissingError
 from rollmill.storage.concurrency import at_once
-from rollmill.storage.layout import claim_format, data_key, marker_key, plan_key
+from rollmill.storage.layout import (
+    check_format,
+    claim_format,
+    data_key,
+    data_prefix,
+    marker_key,
+    markers_prefix,
+    parse_marker_key,
+    plan_key,
+)
 from rollmill.storage.objects import Objects
 from rollmill.storage.parquet import encode, read_committed
 from rollmill.storage.plan import Plan, check_run_id, refuse_mismatch
@@ -28,6 +38,9 @@ from rollmill.storage.rows import check_rows
 from rollmill.storage.schema import RESPONSE_SCHEMA
 
 logger = logging.getLogger(__name__)
+
+_MAX_ASKED_ONE_BY_ONE = 8  # a listing of the whole run pays from about this many shards on
+_SECONDS_TO_COMMIT = 1800.0  # half of the least age of what `vacuum` removes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +85,8 @@ class RunStore:
         return plan
 
     def load_plan(self) -> Plan | None:
-        """Return the stored plan, or None when the run has not begun."""
+        """Return the stored plan, or None when the run has not begun. Raises StoreAccessError for a newer format."""
+        check_format(self.objects)
         try:
             return self._existing_plan()
         except ObjectMissingError:
@@ -100,19 +114,17 @@ class RunStore:
         data = encode(table, schema, file_metadata, where)
         if schema is RESPONSE_SCHEMA:
             check_rows(table, where)
-        key = data_key(self.run_id, stage, index, uuid.uuid4().hex[:16])
         marker = ShardMarker(
             index=index,
-            file=key,
+            file=self._new_file(stage, index),
             rows=table.num_rows,
             bytes=len(data),
             sha256=hashlib.sha256(data).hexdigest(),
             stats=stats,
         )
         text = marker.to_json()  # before the file is stored, for stats may hold what JSON does not
-        self.objects.put(key, data)
-        if not self._is_whole(marker):
-            raise CorruptDataError(f"{self.objects.where(key)} was not stored whole: {len(data)} bytes were written")
+        while self._seconds_to_store(marker, data) > _SECONDS_TO_COMMIT:  # this process was held up: see `vacuum`
+            marker = replace(marker, file=self._new_file(stage, index))
         logger.debug("stored %s: %s", where, text)
         return self._commit(stage, marker)
 
@@ -120,22 +132,37 @@ class RunStore:
         """Return the newest marker of a shard, or None when it was never committed; its file is not looked at."""
         newest = None
         for generation in count():
-            key = marker_key(self.run_id, stage, index, generation)
             try:
-                newest = _parse_marker(self.objects.get(key), self.objects.where(key), index, generation)
+                newest = self.read_marker(stage, index, generation)
             except ObjectMissingError:
                 break
         return newest
 
     def markers(self, stage: str, indexes: Iterable[int]) -> dict[int, ShardMarker]:
         """Return the newest marker of each shard that was ever committed."""
-        found = at_once(lambda index: self.marker(stage, index), indexes)
-        return {marker.index: marker for marker in found if marker is not None}
+        chosen = list(indexes)
+        if len(chosen) <= _MAX_ASKED_ONE_BY_ONE:
+            found = at_once(lambda index: self.marker(stage, index), chosen)
+            return {marker.index: marker for marker in found if marker is not None}
+        newest = self._newest_generations(stage, set(chosen))
+        return {marker.index: marker for marker in at_once(lambda item: self.read_marker(stage, *item), newest.items())}
 
     def finished(self, stage: str, indexes: Iterable[int]) -> dict[int, ShardMarker]:
-        """Return the markers whose files are there with the right size; all other shards are still to do."""
-        found = at_once(lambda index: self._finished(stage, index), indexes)
-        return {marker.index: marker for marker in found if marker is not None}
+        """Return the markers whose files are there with the right size; all other shards are still to do.
+
+        Asked for many, it lists the run's objects and reads each marker once; a listing that is behind only makes a
+        shard look unfinished, and whoever does it again finds the commit when he makes his own.
+        """
+        chosen = list(indexes)
+        markers = self.markers(stage, chosen)
+        many = len(chosen) > _MAX_ASKED_ONE_BY_ONE
+        stored = self.objects.scan(data_prefix(self.run_id, stage)) if many else []
+        sizes = {entry.key: entry.bytes for entry in stored}
+        unsure = [marker for marker in markers.values() if sizes.get(marker.file) != marker.bytes]
+        lost = [marker for marker, whole in zip(unsure, at_once(self._is_whole, unsure), strict=True) if not whole]
+        for marker in lost:
+            self._warn_of_loss(stage, marker)
+        return {index: marker for index, marker in markers.items() if marker not in lost}
 
     def read_shard(self, stage: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return a committed shard's rows, checked against its marker.
@@ -170,15 +197,36 @@ class RunStore:
             else:
                 return marker
 
-    def _finished(self, stage: str, index: int) -> ShardMarker | None:
-        marker = self.marker(stage, index)
-        if marker is None or self._is_whole(marker):
-            return marker
+    def _newest_generations(self, stage: str, indexes: set[int]) -> dict[int, int]:
+        """Return the newest generation of each listed marker, by shard."""
+        listed = filter(None, map(parse_marker_key, self.objects.list(markers_prefix(self.run_id, stage))))
+        newest: dict[int, int] = {}
+        for _, _, index, generation in listed:
+            if index in indexes:
+                newest[index] = max(generation, newest.get(index, 0))
+        return newest
+
+    def read_marker(self, stage: str, index: int, generation: int) -> ShardMarker:
+        """Return one generation's marker. Raises ObjectMissingError when it was never committed."""
+        key = marker_key(self.run_id, stage, index, generation)
+        return _parse_marker(self.objects.get(key), self.objects.where(key), index, generation)
+
+    def _warn_of_loss(self, stage: str, marker: ShardMarker) -> None:
         logger.warning(
             "shard %d of %s of run %s will be made again: %s is gone or has another size than was committed",
-            index, stage, self.run_id, self.objects.where(marker.file),
+            marker.index, stage, self.run_id, self.objects.where(marker.file),
         )  # fmt: skip
-        return None
+
+    def _new_file(self, stage: str, index: int) -> str:
+        return data_key(self.run_id, stage, index, uuid.uuid4().hex[:16])
+
+    def _seconds_to_store(self, marker: ShardMarker, data: bytes) -> float:
+        begin = time.time()  # not the monotonic clock, which stands still while the machine sleeps
+        self.objects.put(marker.file, data)
+        if not self._is_whole(marker):
+            where = self.objects.where(marker.file)
+            raise CorruptDataError(f"{where} was not stored whole: {len(data)} bytes were written")
+        return abs(time.time() - begin)
 
     def _is_whole(self, marker: ShardMarker) -> bool:
         return self.objects.size(marker.file) == marker.bytes

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from rollmill.errors import CorruptDataError, RollmillError, StorageError
 from rollmill.storage.concurrency import at_once
-from rollmill.storage.layout import FORMAT_KEY, HEAD_KEY, check_format, log_key, marker_key, plan_key
+from rollmill.storage.layout import (
+    FORMAT_KEY,
+    HEAD_KEY,
+    check_format,
+    log_key,
+    marker_key,
+    parse_log_key,
+    parse_marker_key,
+    plan_key,
+)
 from rollmill.storage.ledger import LEDGER_COLUMNS, PROMPTS_STAGE, prove_rows
 from rollmill.storage.log import DatasetFile, LogEntry
 from rollmill.storage.parquet import CommittedFile, read_committed
@@ -18,9 +26,6 @@ from rollmill.storage.rows import check_rows
 from rollmill.storage.runs import RunStore, ShardMarker
 from rollmill.storage.schema import PROMPT_SCHEMA, RESPONSE_SCHEMA
 from rollmill.storage.store import RolloutStore
-
-_MARKER = re.compile(r"^runs/(?P<run_id>[^/]+)/(?P<stage>[^/]+)/(?P<index>\d{5,})(-\d+)?\.json$")
-_LOG_ENTRY = re.compile(r"^log/(?P<number>\d{12})\.json$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +106,7 @@ class _Verification:
 
     def check_log(self) -> list[LogEntry]:
         """Return the readable entries, oldest first; gaps, damage and a hint beyond the end are problems."""
-        matches = map(_LOG_ENTRY.match, self.store.objects.list("log/"))
-        self.num_versions = max((int(match["number"]) for match in matches if match), default=0)
+        self.num_versions = max(filter(None, map(parse_log_key, self.store.objects.list("log/"))), default=0)
         entries = [entry for number in range(1, self.num_versions + 1) if (entry := self._read_entry(number))]
         if self.store.log.hint() > self.num_versions:
             self.problems.append(Problem(f"HEAD names a version after the last, {self.num_versions}", HEAD_KEY))
@@ -200,8 +204,8 @@ class _Verification:
 
     def check_markers(self, run_ids: set[str] | None) -> None:
         """Check every shard's newest marker, and the files that no version has led to yet."""
-        matches = [match for key in self.store.objects.list("runs/") if (match := _MARKER.match(key))]
-        shards = self.shards | {(match["run_id"], match["stage"], int(match["index"])) for match in matches}
+        listed = filter(None, map(parse_marker_key, self.store.objects.list("runs/")))
+        shards = self.shards | {(run_id, stage, index) for run_id, stage, index, _ in listed}
         chosen = sorted(shard for shard in shards if run_ids is None or shard[0] in run_ids)
         for run_id in sorted({run_id for run_id, _, _ in chosen} - self.runs):
             self.runs.add(run_id)

@@ -7,8 +7,10 @@ import sys
 import typer
 
 from rollmill.cli.ls import ls
+from rollmill.cli.probe import probe
 from rollmill.cli.run import run
 from rollmill.cli.show import show
+from rollmill.cli.vacuum import vacuum
 from rollmill.cli.verify import verify
 from rollmill.errors import RollmillError
 
@@ -19,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Batch rollout jobs: prompts in, scored answers out, as versioned Parquet files that a trainer reads.",
 )
-for command in (run, ls, show, verify):
+for command in (run, ls, show, verify, vacuum, probe):
     app.command()(command)
 
 

@@ -1,0 +1,117 @@
+"""Removing what killed writers left behind, and nothing else.
+
+A data file is kept when any log entry or any shard marker, of whatever generation, names it; so is everything that is
+young, for a worker may be about to commit it. Nothing is removed while a part of the log or a pin cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from rollmill.errors import CorruptDataError, InputError, ObjectMissingError, StorageError
+from rollmill.storage.concurrency import at_once
+from rollmill.storage.layout import (
+    check_format,
+    markers_prefix,
+    parse_data_key,
+    parse_log_key,
+    parse_marker_key,
+)
+from rollmill.storage.log import VersionLog
+from rollmill.storage.objects import Objects, StoredObject
+from rollmill.storage.pins import Pin, live_pins
+from rollmill.storage.probe import store_time
+from rollmill.storage.runs import RunStore
+
+LEAST_AGE = timedelta(hours=1)
+USUAL_AGE = timedelta(days=7)
+
+Shard = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumReport:
+    """What was removed, or would be in a dry run; `num_young` objects were too young to be looked at."""
+
+    removed: tuple[StoredObject, ...]
+    num_referenced: int
+    num_young: int
+    pins: tuple[Pin, ...]
+    dry_run: bool
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(stored.bytes for stored in self.removed)
+
+
+def vacuum_store(
+    objects: Objects, *, older_than: timedelta = USUAL_AGE, dry_run: bool = False, now: datetime | None = None
+) -> VacuumReport:
+    """Remove data files that nothing refers to and what killed writers left of temporary files.
+
+    Only what was last changed more than `older_than` before `now` (the store's own clock, when not given) is looked
+    at. Raises InputError for an age below an hour, ObjectMissingError where there is no store, StoreAccessError for
+    one of a newer format, and CorruptDataError, with nothing removed, when the log, a marker in question or a pin
+    cannot be read.
+    """
+    if older_than < LEAST_AGE:
+        raise InputError(f"older-than must be at least 1h, for workers may be about to commit; got {older_than}")
+    if not check_format(objects):
+        raise ObjectMissingError(f"there is no rollout store in {objects.url}; nothing was removed")
+    limit = (now or store_time(objects)) - older_than
+    files, leftovers = objects.scan("data/"), objects.scan_leftovers()
+    old = [stored for stored in files if stored.modified < limit]
+    try:
+        pins = live_pins(objects, now)
+        referenced = _referenced(objects, old, pins)
+    except StorageError as error:
+        raise CorruptDataError(f"nothing was removed: {error}") from error
+    unreferenced = [stored for stored in old if stored.key not in referenced and parse_data_key(stored.key)]
+    removed = unreferenced + [stored for stored in leftovers if stored.modified < limit]
+    if not dry_run:
+        at_once(lambda stored: objects.delete(stored.key), removed)
+    return VacuumReport(
+        removed=tuple(removed),
+        num_referenced=len(old) - len(unreferenced),
+        num_young=sum(stored.modified >= limit for stored in (*files, *leftovers)),
+        pins=tuple(pins),
+        dry_run=dry_run,
+    )
+
+
+def _referenced(objects: Objects, files: Iterable[StoredObject], pins: Iterable[Pin]) -> set[str]:
+    """Return what the log and the markers name, looking at the markers only of shards that the log does not explain.
+
+    The files were listed before this, so a file that is committed from now on is either young or not among them.
+    """
+    published = _published(objects, pins)
+    unexplained = {stored.key for stored in files} - published
+    shards = {shard for key in unexplained if (shard := parse_data_key(key))}
+    return published | set(at_once(lambda marker: _file_of(objects, marker), _markers(objects, shards)))
+
+
+def _published(objects: Objects, pins: Iterable[Pin]) -> set[str]:
+    entries = VersionLog(objects).read_all()
+    numbers = [number for key in objects.list("log/") if (number := parse_log_key(key))]
+    last = max([len(entries), *numbers])
+    if last > len(entries):
+        raise CorruptDataError(f"version {len(entries) + 1} of {objects.url} is missing from the log")
+    for pin in pins:
+        if pin.version > last:
+            raise CorruptDataError(f"consumer {pin.consumer} reads version {pin.version}, the log ends at {last}")
+    return {file.file for entry in entries for file in entry.files}
+
+
+def _markers(objects: Objects, shards: set[Shard]) -> list[tuple[str, str, int, int]]:
+    """Return (run id, stage, shard, generation) of every marker of these shards."""
+    stages = sorted({(run_id, stage) for run_id, stage, _ in shards})
+    listed = at_once(lambda stage: objects.list(markers_prefix(*stage)), stages)
+    markers = [marker for keys in listed for key in keys if (marker := parse_marker_key(key))]
+    return [marker for marker in markers if marker[:3] in shards]
+
+
+def _file_of(objects: Objects, marker: tuple[str, str, int, int]) -> str:
+    run_id, stage, index, generation = marker
+    return RunStore(objects, run_id).read_marker(stage, index, generation).file
