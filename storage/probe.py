@@ -33,7 +33,7 @@ def probe_store(objects: Objects) -> list[Finding]:
     A store is fit for use when every finding is honoured. What comes after a store that cannot be reached or written
     is not tried.
     """
-    return list(_findings(objects.impatient(), f"{PROBE_FOLDER}/{uuid.uuid4().hex}"))
+    return list(_findings(objects.impatient(), f"{PROBE_FOLDER}/{uuid.uuid4().hex}-"))
 
 
 def store_time(objects: Objects) -> datetime:
@@ -46,14 +46,14 @@ def store_time(objects: Objects) -> datetime:
         objects.delete(key)
 
 
-def _findings(objects: Objects, folder: str) -> Iterator[Finding]:
+def _findings(objects: Objects, prefix: str) -> Iterator[Finding]:
     for name, check in _NEEDED_FIRST:
-        finding = _finding(name, partial(check, objects, folder))
+        finding = _finding(name, partial(check, objects, prefix))
         yield finding
         if not finding.honoured:
             return
     for name, check in _CHECKS:
-        yield _finding(name, partial(check, objects, folder))
+        yield _finding(name, partial(check, objects, prefix))
 
 
 def _finding(name: str, check: Callable[[], str]) -> Finding:
@@ -72,32 +72,32 @@ def _format(objects: Objects, _: str) -> str:
     return "a rollout store of this format" if check_format(objects) else "no rollout store yet"
 
 
-def _read_after_write(objects: Objects, folder: str) -> str:
-    objects.create(f"{folder}/written", b"first")
-    _expect(objects.get(f"{folder}/written") == b"first", "it returns other bytes than were written")
+def _read_after_write(objects: Objects, prefix: str) -> str:
+    objects.create(f"{prefix}written", b"first")
+    _expect(objects.get(f"{prefix}written") == b"first", "it returns other bytes than were written")
     return "what was created is read at once"
 
 
-def _create_only(objects: Objects, folder: str) -> str:
-    objects.create(f"{folder}/once", b"first")
+def _create_only(objects: Objects, prefix: str) -> str:
+    objects.create(f"{prefix}once", b"first")
     _expect(
-        _created(objects, f"{folder}/once", b"second") is None,
+        _created(objects, f"{prefix}once", b"second") is None,
         "it ignores If-None-Match on PUT, so two workers could overwrite each other",
     )
-    _expect(objects.get(f"{folder}/once") == b"first", "a refused write changed the object")
+    _expect(objects.get(f"{prefix}once") == b"first", "a refused write changed the object")
     return "a second create is refused"
 
 
-def _one_winner(objects: Objects, folder: str) -> str:
-    key = f"{folder}/race"
+def _one_winner(objects: Objects, prefix: str) -> str:
+    key = f"{prefix}race"
     results = at_once(lambda racer: _created(objects, key, b"%d" % racer), range(_NUM_RACERS))
     winners = [result for result in results if result is not None]
     _expect(winners == [objects.get(key)], f"{len(winners)} of {_NUM_RACERS} creates at once succeeded")
     return f"of {_NUM_RACERS} creates at once one succeeded"
 
 
-def _seen_after_missing(objects: Objects, folder: str) -> str:
-    key = f"{folder}/late"
+def _seen_after_missing(objects: Objects, prefix: str) -> str:
+    key = f"{prefix}late"
     for read in (objects.get, objects.size):
         _expect(_absent(read, key), "it returns an object that was never written")
     objects.create(key, b"late")
@@ -105,40 +105,40 @@ def _seen_after_missing(objects: Objects, folder: str) -> str:
     return "an object is seen at once by who asked for it before it was there"
 
 
-def _overwrite(objects: Objects, folder: str) -> str:
+def _overwrite(objects: Objects, prefix: str) -> str:
     for text in (b"one", b"three"):
-        objects.put(f"{folder}/hint", text)
-        _expect(objects.get(f"{folder}/hint") == text, "it returns old bytes after an overwrite")
-        _expect(objects.size(f"{folder}/hint") == len(text), "it gives an old size after an overwrite")
+        objects.put(f"{prefix}hint", text)
+        _expect(objects.get(f"{prefix}hint") == text, "it returns old bytes after an overwrite")
+        _expect(objects.size(f"{prefix}hint") == len(text), "it gives an old size after an overwrite")
     return "an overwritten object is new at once"
 
 
-def _whole_bodies(objects: Objects, folder: str) -> str:
-    data = hashlib.shake_256(folder.encode()).digest(_NUM_BYTES)
-    objects.put(f"{folder}/body", data)
-    _expect(objects.get(f"{folder}/body") == data, "a body comes back changed or cut")
+def _whole_bodies(objects: Objects, prefix: str) -> str:
+    data = hashlib.shake_256(prefix.encode()).digest(_NUM_BYTES)
+    objects.put(f"{prefix}body", data)
+    _expect(objects.get(f"{prefix}body") == data, "a body comes back changed or cut")
     return f"{_NUM_BYTES} bytes come back unchanged"
 
 
-def _listing(objects: Objects, folder: str) -> str:
-    objects.create(f"{folder}/listed/a", b"12")
-    found = objects.scan(f"{folder}/listed/")
-    _expect([(stored.key, stored.bytes) for stored in found] == [(f"{folder}/listed/a", 2)], "a listing is behind")
+def _listing(objects: Objects, prefix: str) -> str:
+    objects.create(f"{prefix}listed", b"12")
+    found = objects.scan(f"{prefix}listed")
+    _expect([(stored.key, stored.bytes) for stored in found] == [(f"{prefix}listed", 2)], "a listing is behind")
     seconds = abs((found[0].modified - datetime.now(UTC)).total_seconds())
     return f"a new object is listed at once, with its size; the clocks differ by {seconds:.0f} s"
 
 
-def _deletion(objects: Objects, folder: str) -> str:
-    objects.create(f"{folder}/removed", b"x")
-    objects.delete(f"{folder}/removed")
-    _expect(_absent(objects.get, f"{folder}/removed"), "a removed object is still there")
+def _deletion(objects: Objects, prefix: str) -> str:
+    objects.create(f"{prefix}removed", b"x")
+    objects.delete(f"{prefix}removed")
+    _expect(_absent(objects.get, f"{prefix}removed"), "a removed object is still there")
     return "a removed object is gone at once"
 
 
-def _left_clean(objects: Objects, folder: str) -> str:
-    for key in objects.list(f"{folder}/"):
+def _left_clean(objects: Objects, prefix: str) -> str:
+    for key in objects.list(prefix):
         objects.delete(key)
-    _expect(not objects.list(f"{folder}/"), "removed objects are still listed")
+    _expect(not objects.list(prefix), "removed objects are still listed")
     return "nothing of this probe is left"
 
 
