@@ -10,7 +10,8 @@ from transformers import PreTrainedTokenizerBase
 
 from rollmill.storage.results import RawRollout, pad_rows
 from rollmill.tasks.generation.batches import batch_prompts
-from rollmill.tasks.generation.scheduler import InferenceScheduler, fresh_seeds
+from rollmill.tasks.generation.requests import fresh_seeds
+from rollmill.tasks.generation.scheduler import InferenceScheduler
 from rollmill.tasks.generation.seeds import row_seed
 from rollmill.tasks.generation.types import (
     FINISH_ERROR,

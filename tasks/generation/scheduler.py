@@ -5,9 +5,6 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -19,6 +16,8 @@ from rollmill.tasks.generation.attention import packed_attention
 from rollmill.tasks.generation.compatibility import check_config, probe_kv_shape
 from rollmill.tasks.generation.kv_cache import PrefixPool, SuffixCache
 from rollmill.tasks.generation.layout import LayoutBuilder
+from rollmill.tasks.generation.model_setup import evaluating, stop_token_ids, usable_seq_len
+from rollmill.tasks.generation.requests import fresh_seeds, group_equal_neighbours
 from rollmill.tasks.generation.rows import ActiveRows, GroupState, Row
 from rollmill.tasks.generation.sampling import draw
 from rollmill.tasks.generation.types import (
@@ -58,7 +57,7 @@ class InferenceScheduler:
             raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
         self.model = model.to(device=device, dtype=dtype)
         self.max_batch_size = max_batch_size
-        self.max_seq_len = _max_seq_len(model, max_seq_len)
+        self.max_seq_len = usable_seq_len(model, max_seq_len)
         check_config(model.config, self.max_seq_len)
         if "logits_to_keep" not in inspect.signature(model.forward).parameters:
             raise PolicyError(f"{type(model).__name__} is not a causal LM: its forward has no logits_to_keep")
@@ -66,7 +65,7 @@ class InferenceScheduler:
         self.num_tokens_generated = 0
         self.num_rows_finished = 0
         self._stop_array = np.array(sorted(self.stop_ids), dtype=np.int64)
-        with _evaluating(model):
+        with evaluating(model):
             shape = probe_kv_shape(model, self.max_seq_len)
         self._prefixes = PrefixPool(shape)
         self._suffix = SuffixCache(shape)
@@ -107,10 +106,13 @@ class InferenceScheduler:
         prefilled, started = self._admit()
         if not num_rows and not started:
             return finished
-        with _evaluating(self.model):
+        with evaluating(self.model):
             logits = self._forward(num_rows, prefilled, started)
             done = self._sample(logits)
-        return finished + self._retire(done)
+        finished += self._retire(done)
+        if started or done:
+            self._layouts.rows_changed()
+        return finished
 
     def stream(self, groups: Iterable[PromptGroup]) -> Iterator[FinishedGroup]:
         """Answer groups as they come, yielding each as soon as its last answer ends (not in order).
@@ -159,7 +161,7 @@ class InferenceScheduler:
             frequency_penalty=frequency_penalty,
             rep_window=rep_window,
         )
-        requests = _group_equal_neighbours(prompt_ids_list, limits, row_seeds, sampling)
+        requests = group_equal_neighbours(prompt_ids_list, limits, row_seeds, sampling)
         completions: dict[int, Completion] = {}
         for group in self.stream(requests):
             completions.update(enumerate(group.completions, start=int(group.key)))
@@ -204,6 +206,7 @@ class InferenceScheduler:
                 self._queue.popleft()
         if started:
             self._active.start(started)
+            self._layouts.rows_changed()
         return prefilled, started
 
     def _start(self, group: GroupState, room: int) -> list[Row]:
@@ -225,7 +228,7 @@ class InferenceScheduler:
         for row in started:
             if row.group.num_started == row.group.num_rows:
                 row.group.first_logits = None
-        return torch.cat(parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _packed_logits(self, num_rows: int, prefilled: list[GroupState]) -> Tensor:
         layout, ids, positions = self._layouts.build(self._active, num_rows, prefilled)
@@ -272,66 +275,12 @@ class InferenceScheduler:
         if done:
             self.num_rows_finished += len(done)
             self._active.remove([index for index, _ in done])
-        self._layouts.rows_changed()
         return finished
 
     def _forget_values(self, index: int, group: GroupState) -> None:
         self._suffix.clear(index)
         if group.slot is not None and len(group.completions) == group.num_rows - 1:
             group.slot.store.clear(group.slot.index)
-
-
-def stop_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ids that end an answer: the generation config's and the tokenizer's end of sequence."""
-    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
-    ids = {configured} if isinstance(configured, int) else set(configured or ())
-    if tokenizer.eos_token_id is not None:
-        ids.add(tokenizer.eos_token_id)
-    return frozenset(ids)
-
-
-def fresh_seeds(count: int) -> list[int]:
-    """Return seeds from torch's default generator, so that `torch.manual_seed` makes them repeatable."""
-    return [int(seed) for seed in torch.randint(2**62, (count,)).tolist()]
-
-
-def _group_equal_neighbours(
-    prompts: Sequence[Sequence[int]], limits: Sequence[int], seeds: Sequence[int], sampling: SamplingParams
-) -> list[PromptGroup]:
-    """Return one group per run of equal prompts; its key is the place of its first."""
-    groups, start = [], 0
-    for (ids, limit), members in groupby(zip(map(tuple, prompts), limits, strict=True)):
-        stop = start + sum(1 for _ in members)
-        params = replace(sampling, max_tokens=limit)
-        groups.append(PromptGroup(key=str(start), input_ids=list(ids), seeds=list(seeds[start:stop]), sampling=params))
-        start = stop
-    return groups
-
-
-@contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Switch dropout off, and put each module's own mode back afterwards."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-def _max_seq_len(model: PreTrainedModel, asked: int | None) -> int:
-    own = model.config.get_text_config().to_dict().get("max_position_embeddings")
-    if asked is None:
-        if own is None:
-            raise PolicyError(f"{model.config.model_type} names no max_position_embeddings: give max_seq_len")
-        return int(own)
-    if asked < 2:
-        raise ValueError(f"max_seq_len must be at least 2, got {asked}")
-    if own is not None and asked > own:
-        raise PolicyError(f"max_seq_len {asked} is above the model's own limit of {own} positions")
-    return asked
 
 
 def _first_logits(group: GroupState) -> Tensor:

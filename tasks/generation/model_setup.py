@@ -1,0 +1,49 @@
+"""What a model says of itself, and running it without leaving traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rollmill.errors import PolicyError
+
+
+def stop_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Return the ids that end an answer: the generation config's and the tokenizer's end of sequence."""
+    configured = model.generation_config.eos_token_id if model.generation_config is not None else None
+    ids = {configured} if isinstance(configured, int) else set(configured or ())
+    if tokenizer.eos_token_id is not None:
+        ids.add(tokenizer.eos_token_id)
+    return frozenset(ids)
+
+
+@contextmanager
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Switch dropout off, and put each module's own mode back afterwards."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def usable_seq_len(model: PreTrainedModel, asked: int | None) -> int:
+    """Return the most tokens of prompt and answer together: what was asked for, or the model's own limit.
+
+    Raises PolicyError when the model has fewer positions or names no limit, ValueError when less than 2 was asked for.
+    """
+    own = model.config.get_text_config().to_dict().get("max_position_embeddings")
+    if asked is None:
+        if own is None:
+            raise PolicyError(f"{model.config.model_type} names no max_position_embeddings: give max_seq_len")
+        return int(own)
+    if asked < 2:
+        raise ValueError(f"max_seq_len must be at least 2, got {asked}")
+    if own is not None and asked > own:
+        raise PolicyError(f"max_seq_len {asked} is above the model's own limit of {own} positions")
+    return asked
