@@ -13,6 +13,7 @@
     │   └── CorruptDataError      bytes, rows or schema differ from what was committed
     ├── GenerationError           an engine could not do its work
     │   └── EngineDiedError       the engine's process ended
+    ├── StaleRolloutsError        the newest rollouts are older than the trainer accepts
     ├── RewardError               a reward cannot be built, or returned the wrong shape
     └── RunFailedError            a run ended without publishing; says how to go on
 
@@ -76,6 +77,10 @@ class GenerationError(RollmillError):
 
 class EngineDiedError(GenerationError):
     """The engine's process ended before it answered."""
+
+
+class StaleRolloutsError(RollmillError):
+    """The newest rollouts are older than the trainer accepts."""
 
 
 class RewardError(RollmillError):
