@@ -93,6 +93,12 @@ def as_number(value: object) -> float | None:
         return math.inf
 
 
+def finite_or_none(value: object) -> float | None:
+    """Return a finite number as a float, None for anything else."""
+    number = as_number(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
 def _show(value: object) -> str:
     kind = type(value).__name__
     return f"{kind} {value[:60]!r}" if isinstance(value, str) else kind

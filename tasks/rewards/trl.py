@@ -9,11 +9,11 @@ from typing import Any
 
 from rollmill.errors import RewardError
 from rollmill.tasks.rewards.awaiting import wait_for
-from rollmill.tasks.rewards.item import Group, Item, outcome_of
+from rollmill.tasks.rewards.item import Group, Item, finite_or_none, outcome_of
 from rollmill.tasks.rewards.rating import BatchRater, Outcomes, missing_names, prompt_columns
 from rollmill.tasks.rewards.signature import accepted_keywords
 
-SERVED = frozenset({"prompts", "completions", "completion_ids", "trainer_state"})
+SERVED = frozenset({"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"})
 
 
 class TrlRater(BatchRater):
@@ -22,7 +22,8 @@ class TrlRater(BatchRater):
     All lists are flat, with one entry an answer: a prompt and its columns are repeated for each of its answers. With
     `conversational` a prompt is a list of chat messages and a completion a list of one assistant message, else both
     are text. `options` are passed as they are, and hide columns of their names. `completion_ids` are the sampled
-    tokens; `trainer_state` is None, for there is no trainer.
+    tokens; `trainer_state` is None, for there is no trainer. A function that names `log_extra` may give it a name and
+    one value an answer, which are kept beside the reward; what it gives `log_metric` is of the batch, and not kept.
     """
 
     def __init__(
@@ -46,10 +47,15 @@ class TrlRater(BatchRater):
         items = list(chain.from_iterable(groups))
         columns = {name: values for name, values in prompt_columns(items).items() if name not in SERVED}
         arguments = self._accepted.select({**columns, **self._served(items)})
+        extras: dict[str, list[object]] = {}
+        if "log_extra" in self._accepted.named:
+            arguments["log_extra"] = lambda name, values: extras.update({str(name): list(values)})
+        if "log_metric" in self._accepted.named:
+            arguments["log_metric"] = _drop_metric
         values = self._function(**arguments, **self._options)
         if inspect.isawaitable(values):
             values = wait_for(values)
-        return _grouped(_listed(values, len(items)), groups)
+        return _grouped(_listed(values, len(items)), extras, groups)
 
     def _served(self, items: Sequence[Item]) -> dict[str, Any]:
         served: dict[str, Any] = {
@@ -79,6 +85,14 @@ def _listed(values: object, count: int) -> list[object]:
     return listed
 
 
-def _grouped(values: Sequence[object], groups: Sequence[Group]) -> Outcomes:
-    remaining = iter(values)
-    return [[outcome_of(next(remaining)) for _ in group] for group in groups]
+def _grouped(values: Sequence[object], extras: Mapping[str, Sequence[object]], groups: Sequence[Group]) -> Outcomes:
+    whole = {name: extra for name, extra in extras.items() if len(extra) == len(values)}
+    outcomes = (
+        outcome_of(value, {name: finite_or_none(extra[index]) for name, extra in whole.items()})
+        for index, value in enumerate(values)
+    )
+    return [[next(outcomes) for _ in group] for group in groups]
+
+
+def _drop_metric(name: str, value: object) -> None:  # noqa: ARG001 - a metric of a batch belongs to no answer of it
+    return None

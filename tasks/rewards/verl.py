@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from rollmill.tasks.rewards.awaiting import wait_for
 from rollmill.tasks.rewards.ground_truth import ground_truth, missing_ground_truth
-from rollmill.tasks.rewards.item import Item, Outcome, as_number, failure, outcome_of
+from rollmill.tasks.rewards.item import Item, Outcome, failure, finite_or_none, outcome_of
 from rollmill.tasks.rewards.rating import ItemRater
 from rollmill.tasks.rewards.signature import accepted_keywords
 
@@ -56,12 +55,7 @@ class VerlRater(ItemRater):
 
 
 def _from_dict(result: Mapping[Any, Any]) -> Outcome:
-    parts = {str(name): _finite(value) for name, value in result.items() if name != "score"}
+    parts = {str(name): finite_or_none(value) for name, value in result.items() if name != "score"}
     if "score" not in result:
         return failure(f"the function returned a dict without score; it has {', '.join(map(str, result))}", parts)
     return outcome_of(result["score"], parts)
-
-
-def _finite(value: object) -> float | None:
-    number = as_number(value)
-    return number if number is not None and math.isfinite(number) else None

@@ -338,3 +338,20 @@ def test_a_reward_model_may_ask_for_the_prompts_own_messages(
     job.check([])
     contents = {"p0": [{"role": "system", "content": "s"}, {"role": "user", "content": "abc"}]}
     assert rewards(job.score_table(response_table([["x"], ["y"]]), contents)) == [2.0, 0.0]
+
+
+def test_what_a_trl_function_logs_for_each_answer_is_kept(
+    user_module: Write, response_table: MakeTable, scorer: MakeScorer
+) -> None:
+    name = user_module(
+        """
+        def score(completions, log_extra, log_metric):
+            log_extra("length", [len(text) for text in completions])
+            log_extra("text", completions)
+            log_extra("odd", [1.0])
+            log_metric("mean", 0.5)
+            return [1.0] * len(completions)
+        """
+    )
+    table = scorer({"type": "function", "path": f"{name}:score"}).score_table(response_table([["a", "bb"]]))
+    assert parts_of(table["reward_parts"][1].as_py()) == {"score": 1.0, "score/length": 2.0, "score/text": None}
