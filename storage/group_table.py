@@ -65,10 +65,11 @@ class GroupTable:
         return scored
 
 
-def decode_groups(data: bytes, file: CommittedFile, where: str) -> tuple[GroupTable, str]:
+def decode_groups(data: bytes, file: CommittedFile, where: str, group_size: int) -> tuple[GroupTable, str]:
     """Return a committed response file's groups and its logprob_mode.
 
-    Raises CorruptDataError, naming `where`, when the file is not what was committed, or a group is not whole.
+    Raises CorruptDataError, naming `where`, when the file is not what was committed, or its groups are not whole or
+    of another size.
     """
     try:
         parquet = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(_DICTIONARY_COLUMNS))
@@ -82,9 +83,12 @@ def decode_groups(data: bytes, file: CommittedFile, where: str) -> tuple[GroupTa
     if rows.num_rows != file.rows:
         raise CorruptDataError(f"{where} holds {rows.num_rows} rows, {file.rows} were committed; {REMEDY}")
     try:
-        return GroupTable.of(rows.replace_schema_metadata(None)), mode.decode()
+        table = GroupTable.of(rows.replace_schema_metadata(None))
     except CorruptDataError as error:
         raise CorruptDataError(f"{where}: {error}") from error
+    if table.num_groups and table.group_size != group_size:
+        raise CorruptDataError(f"{where} has groups of {table.group_size}, its run has groups of {group_size}")
+    return table, mode.decode()
 
 
 def _group_order(rows: pa.Table) -> NDArray[np.int64]:
