@@ -43,6 +43,17 @@ def publish_run(
     a shard is not committed, and ValueError for shards that the plan does not have.
     """
     claim_format(objects)
+    chosen = None if shards is None else frozenset(shards)
+    entry = None
+    while entry is None:
+        entry = _publish_once(objects, plan, stage, policy_version, chosen)
+    return DatasetVersion(objects, entry)
+
+
+def _publish_once(
+    objects: Objects, plan: Plan, stage: str, policy_version: int, shards: frozenset[int] | None
+) -> LogEntry | None:
+    """Return the new or existing entry, or None when another worker has just published other parts of this run."""
     log = VersionLog(objects)
     latest = log.latest()
     base = _base(log, latest, plan, stage, policy_version)
@@ -51,18 +62,17 @@ def publish_run(
     if shards is None or len(wanted_shards) == len(plan.shards):
         files = _proven_files(objects, plan, stage, policy_version, plan.shards)
     elif base and wanted_shards == known:
-        return DatasetVersion(objects, base)
+        return base
     else:
         new = [plan.shards[index] for index in sorted(wanted_shards - known)]
         files = (*(base.files if base else ()), *_proven_files(objects, plan, stage, policy_version, new))
     wanted = _unnumbered(plan, stage, policy_version, tuple(sorted(files, key=lambda file: file.shard)))
-    entry = _published_before(log, wanted, latest) or _append(log, wanted.adding_to(base) if base else wanted, latest)
-    return DatasetVersion(objects, entry)
+    return _published_before(log, wanted, latest) or _append(log, wanted.adding_to(base) if base else wanted, latest)
 
 
-def _chosen(plan: Plan, shards: Iterable[int] | None) -> set[int]:
-    everything = set(range(len(plan.shards)))
-    chosen = everything if shards is None else set(shards)
+def _chosen(plan: Plan, shards: frozenset[int] | None) -> frozenset[int]:
+    everything = frozenset(range(len(plan.shards)))
+    chosen = everything if shards is None else shards
     if shards is not None and (not chosen or chosen - everything):
         raise ValueError(f"run {plan.run_id} has shards 0 to {len(plan.shards) - 1}, got {sorted(chosen)[:5]}")
     return chosen
@@ -105,8 +115,11 @@ def _unnumbered(plan: Plan, stage: str, policy_version: int, files: tuple[Datase
     )
 
 
-def _append(log: VersionLog, wanted: LogEntry, latest: LogEntry | None) -> LogEntry:
-    """Append after `latest`, or after whatever others append in the meantime."""
+def _append(log: VersionLog, wanted: LogEntry, latest: LogEntry | None) -> LogEntry | None:
+    """Append after `latest`, or after whatever others append in the meantime.
+
+    Returns None for a part of a run of which another part came in between: it has to stand for both.
+    """
     while True:
         entry = _after(latest, wanted)
         try:
@@ -121,6 +134,8 @@ def _append(log: VersionLog, wanted: LogEntry, latest: LogEntry | None) -> LogEn
                 "version %d was published by run %s in the meantime; rebased run %s onto it as version %d",
                 taken.number, taken.run_id, wanted.run_id, taken.number + 1,
             )  # fmt: skip
+            if taken.run_id == wanted.run_id and not wanted.complete:
+                return None
             latest = taken
         else:
             return entry

@@ -5,10 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import torch
 from seaweedfs import BUCKET, S3Place, S3Server, running_seaweedfs
 
+hypothesis.settings.register_profile("shared", deadline=None)  # the machine may be shared
+hypothesis.settings.load_profile("shared")
 torch.set_num_threads(1)  # the models are tiny, and the machine may be shared
 
 
@@ -31,5 +34,8 @@ def prefect() -> Iterator[None]:
     """A Prefect server of its own, with an empty database; it ends with the session."""
     from prefect.testing.utilities import prefect_test_harness  # a second to import, which other tests need not wait
 
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DO_NOT_TRACK", "1")
+        environment.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+        with prefect_test_harness(server_startup_timeout=120):
+            yield

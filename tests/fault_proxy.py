@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from select import select
+from threading import Event, Thread
 from urllib.parse import urlsplit
 
 _ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>injected</Message></Error>"
+_SECONDS_BETWEEN_PIECES = 0.05
 _STATUSES = {"SlowDown": 503, "ConditionalRequestConflict": 409, "InternalError": 500}
 
 
@@ -19,14 +21,26 @@ _STATUSES = {"SlowDown": 503, "ConditionalRequestConflict": 409, "InternalError"
 class FaultProxy:
     """What the proxy has seen, and the faults that wait for the next requests of a method.
 
-    Faults: `lost_reply` (done, but the connection breaks before the reply), `cut_body` (breaks inside the reply),
-    an S3 error code (refused without being forwarded), or `ignore_condition` (a refused condition is answered 200).
+    An S3 error code is answered without forwarding the request. The other faults:
+        lost_reply         done, but the connection breaks before the reply
+        late_reply         done, but the reply comes only after the client has given up
+        no_reply           not done, and no answer until the client has given up
+        cut_request        not done: the connection breaks inside the request's body
+        cut_body           the connection breaks inside the reply's body
+        slow_body          the reply's body comes in small pieces, with pauses
+        ignore_condition   a refused condition is answered 200
     """
 
     upstream: str
     url: str = ""
     requests: list[tuple[str, str]] = field(default_factory=list)
     faults: dict[str, deque[str]] = field(default_factory=dict)
+    standing: dict[str, str] = field(default_factory=dict)
+    ended: Event = field(default_factory=Event)
+
+    def always(self, method: str, fault: str) -> None:
+        """Spoil every request of `method` that no other fault waits for."""
+        self.standing[method] = fault
 
     def spoil(self, method: str, *faults: str) -> None:
         """Spoil the next requests of `method`, one by each fault."""
@@ -34,7 +48,7 @@ class FaultProxy:
 
     def next_fault(self, method: str) -> str:
         waiting = self.faults.get(method)
-        return waiting.popleft() if waiting else ""
+        return waiting.popleft() if waiting else self.standing.get(method, "")
 
 
 @contextmanager
@@ -53,6 +67,7 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
         try:
             yield proxy
         finally:
+            proxy.ended.set()
             server.shutdown()
             thread.join()
 
@@ -62,15 +77,25 @@ class _Handler(BaseHTTPRequestHandler):
     state: FaultProxy
 
     def _forward(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
         self.state.requests.append((self.command, self.path))
         fault = self.state.next_fault(self.command)
+        body = self.rfile.read(length // 2 if fault == "cut_request" else length)
+        if fault in ("no_reply", "cut_request"):
+            self.close_connection = True
+            if fault == "no_reply":
+                self._wait_until_given_up()
+            return
         if fault in _STATUSES:
             self._reply(_STATUSES[fault], {"Content-Type": "application/xml"}, _ERROR % fault.encode())
             return
         status, headers, data = self._ask_upstream(body)
-        if fault == "lost_reply":
+        if fault in ("lost_reply", "late_reply"):
             self.close_connection = True
+            if fault == "late_reply":
+                self._wait_until_given_up()
+        elif fault == "slow_body":
+            self._reply(status, headers, data, pieces=10)
         elif fault == "cut_body":
             self._reply(status, headers, data, keep=len(data) // 2)
             self.close_connection = True
@@ -91,7 +116,15 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _reply(self, status: int, headers: dict[str, str], data: bytes, keep: int | None = None) -> None:
+    def _wait_until_given_up(self) -> None:
+        """Wait until the client closes its connection, or the proxy ends."""
+        while not self.state.ended.is_set():
+            if select([self.connection], [], [], 0.05)[0] and not self.connection.recv(1):
+                return
+
+    def _reply(
+        self, status: int, headers: dict[str, str], data: bytes, keep: int | None = None, pieces: int = 1
+    ) -> None:
         length = headers.get("Content-Length") if self.command == "HEAD" else str(len(data))
         self.send_response_only(status)
         for name, value in headers.items():
@@ -99,7 +132,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", length or "0")
         self.end_headers()
-        self.wfile.write(data[:keep])
+        size = max(1, -(-len(data) // pieces))
+        for start in range(0, len(data[:keep]), size):
+            self.wfile.write(data[:keep][start : start + size])
+            self.state.ended.wait(_SECONDS_BETWEEN_PIECES if pieces > 1 else 0)
 
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _forward  # noqa: N815
 
