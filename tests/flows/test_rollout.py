@@ -68,10 +68,9 @@ def test_a_second_run_of_a_finished_job_generates_nothing_and_starts_no_engine(f
 
 
 def test_only_the_shard_whose_files_are_gone_is_made_again(finished: FinishedRun, unbroken: FinishedRun) -> None:
-    kept = [
-        path for stage in ("generate", "score") for index, path in files_of(finished.folder, stage).items() if index
-    ]
-    remove_all(files_of(finished.folder, stage)[0] for stage in ("generate", "score"))
+    stages = [files_of(finished.folder, stage) for stage in ("generate", "score")]
+    kept = [path for files in stages for index, path in files.items() if index]
+    remove_all(files[0] for files in stages)
     report = rollout(finished.job)
     assert report.new_rows == 12
     assert set(kept) < set(finished.folder.rglob("*.parquet"))

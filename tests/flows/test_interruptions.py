@@ -1,0 +1,123 @@
+"""Whatever ends a run in the middle, the next start ends with the same rows as a run that was never interrupted."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from flow_builders import answers, files_of, job_values, write_job
+from prefect.settings import PREFECT_API_URL
+
+from rollmill.flows.job_file import load_job
+from rollmill.flows.rollout import rollout
+from rollmill.storage.store import RolloutStore
+from rollmill.storage.verify import verify_store
+
+if TYPE_CHECKING:
+    from conftest import FinishedRun
+
+_SECONDS_AT_MOST = 120.0
+_SECONDS_UNTIL_ENGINES_ARE_GONE = 5.0
+
+
+@pytest.fixture
+def job_file(policy: Path, prompts: Path, tmp_path: Path) -> Path:
+    """A job file whose store is `store` beside it; one prompt a shard gives many points to be interrupted at."""
+    values = job_values(policy, prompts, str(tmp_path / "store"), shards__prompts_per_shard=1)
+    return write_job(tmp_path / "job.yaml", values)
+
+
+def start(job_file: Path) -> subprocess.Popen[str]:
+    """Start `rollmill run` in a process group of its own, on the session's Prefect server."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "rollmill.cli", "run", str(job_file)],
+        env={**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = _SECONDS_AT_MOST) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def store_of(job_file: Path) -> RolloutStore:
+    return RolloutStore(job_file.parent / "store")
+
+
+def num_scored(job_file: Path) -> int:
+    return len(list((job_file.parent / "store").glob("runs/tiny-v3/score-*/*.json")))
+
+
+def engines_of(process: psutil.Process) -> list[psutil.Process]:
+    """Return the engine processes under a run."""
+    return [child for child in process.children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
+
+
+def interrupt(job_file: Path, number: signal.Signals) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """Start the job, and end it with a signal once a random number of its 8 shards are there; return its engines."""
+    shards = random.randint(1, 5)
+    process = start(job_file)
+    wait_until(lambda: num_scored(job_file) >= shards or process.poll() is not None)
+    engines = engines_of(psutil.Process(process.pid))
+    process.send_signal(number)
+    return process, engines
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_run_goes_on_and_ends_with_the_rows_of_an_unbroken_one(
+    job_file: Path, unbroken: FinishedRun, number: signal.Signals
+) -> None:
+    process, engines = interrupt(job_file, number)
+    process.communicate(timeout=60)
+    assert process.returncode == -number
+    before = num_scored(job_file)
+    wait_until(lambda: not any(engine.is_running() for engine in engines), _SECONDS_UNTIL_ENGINES_ARE_GONE)
+    report = rollout(load_job(job_file))
+    assert 0 < before < 8
+    assert report.new_rows <= 4 * (8 - before)
+    assert answers(store_of(job_file)) == answers(unbroken.store)
+    assert verify_store(store_of(job_file)).problems == ()
+
+
+def test_ctrl_c_keeps_the_finished_shards_and_says_how_to_go_on(job_file: Path, unbroken: FinishedRun) -> None:
+    process, engines = interrupt(job_file, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on from there" in err
+    assert "Traceback" not in err
+    wait_until(lambda: not any(engine.is_running() for engine in engines), _SECONDS_UNTIL_ENGINES_ARE_GONE)
+    rollout(load_job(job_file))
+    assert answers(store_of(job_file)) == answers(unbroken.store)
+
+
+def test_a_killed_engine_costs_only_its_shards(job_file: Path, unbroken: FinishedRun) -> None:
+    this = psutil.Process()
+
+    def kill_the_engine() -> None:
+        wait_until(lambda: num_scored(job_file) >= 1)
+        for engine in engines_of(this):
+            engine.kill()
+
+    killer = threading.Thread(target=kill_the_engine)
+    killer.start()
+    report = rollout(load_job(job_file))
+    killer.join()
+    assert report.figures.failed == 0
+    assert answers(store_of(job_file)) == answers(unbroken.store)
+    assert len(files_of(job_file.parent / "store", "generate")) == 8
