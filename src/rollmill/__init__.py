@@ -9,17 +9,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rollmill.flows.job import RolloutJob
+    from rollmill.storage.cached_runner import CachedRolloutRunner
     from rollmill.storage.results import RawRollout, RolloutResult
+    from rollmill.storage.store import RolloutStore
+    from rollmill.tasks.generation.generator import RolloutGenerator
+    from rollmill.tasks.generation.scheduler import InferenceScheduler
     from rollmill.tasks.generation.types import Completion, SamplingParams
+    from rollmill.tasks.rewards.base import BaseRewardModel
+    from rollmill.tasks.runner import RolloutRunner
 
 _HOMES = {
+    "BaseRewardModel": "rollmill.tasks.rewards.base",
+    "CachedRolloutRunner": "rollmill.storage.cached_runner",
     "Completion": "rollmill.tasks.generation.types",
+    "InferenceScheduler": "rollmill.tasks.generation.scheduler",
     "RawRollout": "rollmill.storage.results",
+    "RolloutGenerator": "rollmill.tasks.generation.generator",
+    "RolloutJob": "rollmill.flows.job",
     "RolloutResult": "rollmill.storage.results",
+    "RolloutRunner": "rollmill.tasks.runner",
+    "RolloutStore": "rollmill.storage.store",
     "SamplingParams": "rollmill.tasks.generation.types",
 }
 
-__all__ = ["Completion", "RawRollout", "RolloutResult", "SamplingParams"]
+__all__ = [
+    "BaseRewardModel",
+    "CachedRolloutRunner",
+    "Completion",
+    "InferenceScheduler",
+    "RawRollout",
+    "RolloutGenerator",
+    "RolloutJob",
+    "RolloutResult",
+    "RolloutRunner",
+    "RolloutStore",
+    "SamplingParams",
+]
 
 
 def __getattr__(name: str) -> object:
