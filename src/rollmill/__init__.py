@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rollmill.flows.job import RolloutJob
     from rollmill.storage.cached_runner import CachedRolloutRunner
+    from rollmill.storage.dataset import RolloutDataset
     from rollmill.storage.results import RawRollout, RolloutResult
     from rollmill.storage.store import RolloutStore
     from rollmill.tasks.generation.generator import RolloutGenerator
@@ -25,6 +26,7 @@ _HOMES = {
     "Completion": "rollmill.tasks.generation.types",
     "InferenceScheduler": "rollmill.tasks.generation.scheduler",
     "RawRollout": "rollmill.storage.results",
+    "RolloutDataset": "rollmill.storage.dataset",
     "RolloutGenerator": "rollmill.tasks.generation.generator",
     "RolloutJob": "rollmill.flows.job",
     "RolloutResult": "rollmill.storage.results",
@@ -39,6 +41,7 @@ __all__ = [
     "Completion",
     "InferenceScheduler",
     "RawRollout",
+    "RolloutDataset",
     "RolloutGenerator",
     "RolloutJob",
     "RolloutResult",
