@@ -99,7 +99,8 @@ class MinibatchReader:
                 del table
                 while len(waiting) >= per_step:
                     groups, position_after = waiting.take(per_step)
-                    yield self._minibatch(groups, Cursor(epoch, position_after))
+                    is_last = position_after == sum(self._num_groups)
+                    yield self._minibatch(groups, Cursor(epoch + 1) if is_last else Cursor(epoch, position_after))
             if len(waiting) and not self._reading.drop_last:
                 groups, _ = waiting.take(len(waiting))
                 yield self._minibatch(groups, Cursor(epoch + 1))
