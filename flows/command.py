@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollmill.flows.api_keys import secrets_of
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.prefect_server import prefect_server, settle
 from rollmill.flows.preflight import check_job
@@ -15,7 +16,7 @@ def run_job(job: RolloutJob) -> RunReport:
     Raises what the flow raises.
     """
     with prefect_server() as server:
-        check_job(job)
+        check_job(job, secrets=secrets_of(server))
         if server is None:
             return rollout(job)
         with server.in_use():

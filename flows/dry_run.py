@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rollmill.flows.api_keys import load_secret_alone
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.preflight import CheckedJob, check_job
 from rollmill.storage.plan import ShardRange
 from rollmill.tasks.planning import SpooledPrompts, cut, spooled
 from rollmill.tasks.prompts.prompt import prompts_from_table
 from rollmill.tasks.prompts.reading import read_prompts
-from rollmill.tasks.shards import GENERATE_STAGE, score_stage
+from rollmill.tasks.scoring import score_stage
+from rollmill.tasks.shards import GENERATE_STAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class Outlook:
 
 def look_ahead(job: RolloutJob) -> Outlook:
     """Check a job and say what running it would do. Raises InputError as the run would."""
-    checked = check_job(job, writes=False)
+    checked = check_job(job, writes=False, secrets=load_secret_alone)
     with spooled(read_prompts(job.prompts)) as prompts:
         return _outlook(checked, prompts)
 

@@ -15,6 +15,12 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _SECRET_OPTIONS = frozenset({"key", "secret", "token", "password", "aws_access_key_id", "aws_secret_access_key"})
 
 
+FAILED_FRACTION = (
+    "The share of answers whose reward may fail. Beyond it the run stops, as soon as that is certain, and publishes "
+    "nothing; the same command then scores only the failed ones again. 0 allows none, 1 any number."
+)
+
+
 class ShardsConfig(BaseModel):
     """How the prompt dataset is cut. Answers do not depend on it."""
 
@@ -64,6 +70,7 @@ class RolloutJob(BaseModel):
         description="What the answers are worth: the weighted sum of these. Changed rewards score the same answers "
         "again without generating.",
     )
+    max_failed_fraction: float = Field(default=0.1, ge=0.0, le=1.0, description=FAILED_FRACTION)
     shards: ShardsConfig = Field(default_factory=ShardsConfig, description="How the prompt dataset is cut.")
     engine: EngineConfig = Field(default_factory=EngineConfig, description="What the policy runs on.")
     runner: RunnerConfig = Field(default_factory=RunnerConfig, description="Where the engines are.")
@@ -71,12 +78,17 @@ class RolloutJob(BaseModel):
     @field_validator("storage_options")
     @classmethod
     def _credentials_stay_out_of_jobs(cls, options: dict[str, Any]) -> dict[str, Any]:
-        found = sorted(_SECRET_OPTIONS.intersection(options))
-        if found:
-            raise ValueError(f"{', '.join(found)} would be stored with the job: put credentials into the environment")
-        return options
+        return refuse_credentials(options)
 
     @property
     def resolved_run_id(self) -> str:
         """The run id given, or {name}-v{policy.version}."""
         return self.run_id or f"{self.name}-v{self.policy.version}"
+
+
+def refuse_credentials(options: dict[str, Any]) -> dict[str, Any]:
+    """Return `options`. Raises ValueError when they hold credentials, which Prefect would store with the job."""
+    found = sorted(_SECRET_OPTIONS.intersection(options))
+    if found:
+        raise ValueError(f"{', '.join(found)} would be stored with the job: put credentials into the environment")
+    return options

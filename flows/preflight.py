@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
 from transformers import PreTrainedTokenizerBase
 
+from rollmill.flows.api_jobs import check_origin
+from rollmill.flows.api_keys import load_secret
 from rollmill.flows.job import RolloutJob
 from rollmill.storage.objects import open_objects
 from rollmill.storage.runs import RunStore
@@ -16,6 +20,8 @@ from rollmill.tasks.prompts.config import PromptsConfig
 from rollmill.tasks.prompts.reading import check_source, read_prompts
 from rollmill.tasks.prompts.rendering import PromptRenderer
 from rollmill.tasks.rewards.scoring import Scorer, build_rewards
+from rollmill.tasks.rewards.service import LoadSecret
+from rollmill.tasks.rewards.view import Decode
 
 _PROMPTS_LOOKED_AT = 100
 
@@ -31,15 +37,17 @@ class CheckedJob:
     renderer: PromptRenderer
 
 
-def check_job(job: RolloutJob, *, writes: bool = True) -> CheckedJob:
+def check_job(job: RolloutJob, *, writes: bool = True, secrets: LoadSecret = load_secret) -> CheckedJob:
     """Check the store, rewards, prompts, policy and devices of a job, cheapest first, and load no weights.
 
-    Without `writes` the store is left as it is. Raises an InputError of one line for the first thing that is wrong.
+    Without `writes` the store is left as it is. `secrets` reads API keys that are kept as Prefect Secret blocks.
+    Raises an InputError of one line for the first thing that is wrong.
     """
+    check_origin(job.rewards)
     objects = open_objects(job.store, job.storage_options)
     if writes:
         objects.check_access()
-    scorer = build_rewards(job.rewards)
+    scorer = build_rewards(job.rewards, decode=decoder(job.policy.model), load_secret=secrets)
     engine_devices(job.engine.devices)
     check_source(job.prompts)
     scorer.check(_columns(job.prompts))
@@ -60,3 +68,13 @@ def _columns(prompts: PromptsConfig) -> list[str]:
     for prompt in islice(read_prompts(prompts), _PROMPTS_LOOKED_AT):
         seen.update(dict.fromkeys(prompt.columns))
     return list(seen)
+
+
+def decoder(model: str) -> Decode:
+    """Return what makes text with special tokens of a policy's token ids; its tokenizer is loaded when first used."""
+    tokenizer = lru_cache(maxsize=1)(load_tokenizer)
+
+    def decode(token_ids: Sequence[int]) -> str:
+        return str(tokenizer(model).decode(list(token_ids), skip_special_tokens=False))
+
+    return decode

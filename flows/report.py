@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from rollmill.storage.runs import RunStore
 from rollmill.storage.version import DatasetVersion
 from rollmill.tasks.figures import PASS_REWARD, Figures, total
+from rollmill.tasks.rewards.reasons import commonest
 from rollmill.tasks.shards import ShardRef
 
 PASS_AT = (1, 8)
@@ -72,6 +73,7 @@ class RunReport:
             ("mean reward", _number(figures.mean_reward)),
             *((f"pass@{k}", _number(figures.pass_at(k))) for k in PASS_AT),
             ("failed rows", f"{figures.failed} not answered, {figures.unscored} not scored"),
+            *(("not scored", reason) for reason in commonest(figures.reasons)),
             ("truncated rows", f"{figures.truncated} ended at max_tokens"),
             ("dataset version", f"{self.version} of {self.store}, policy version {self.policy_version}"),
         ]
@@ -134,6 +136,7 @@ def _shard_row(shard: ShardRef) -> dict[str, Any]:
         "truncated": stats["truncated"],
         "failed": stats["failed"],
         "unscored": stats["unscored"],
+        "commonest reason": next(iter(commonest(stats["reasons"], 1)), None),
         "mean reward": round(stats["reward_sum"] / stats["scored"], 4) if stats["scored"] else None,
         "tokens": stats["response_tokens"],
         "bytes": shard.num_bytes,

@@ -17,7 +17,8 @@ from rollmill.flows.shard_work import RETRY_DELAYS, make_shards, remaining_work,
 from rollmill.storage.plan import Plan
 from rollmill.storage.publish import publish_run
 from rollmill.storage.version import DatasetVersion
-from rollmill.tasks.shards import ShardRef, score_stage
+from rollmill.tasks.scoring import score_stage
+from rollmill.tasks.shards import ShardRef
 
 
 @flow(name="rollout", flow_run_name="rollout-{job.resolved_run_id}", persist_result=False, log_prints=False)
@@ -25,7 +26,8 @@ def rollout(job: RolloutJob) -> RunReport:
     """Answer every prompt of the job, score the answers, and publish them as a new dataset version.
 
     Shards that are stored already are not made again, so starting a job anew goes on where it stopped. Raises
-    InputError before any weights load, and RunFailedError when shards failed for good; the others are kept.
+    InputError before any weights load, and RunFailedError when shards failed for good or too many answers could not be
+    scored; all that is finished is kept.
     """
     checked = check_job(job)
     plan = plan_task(unvisited(checked))

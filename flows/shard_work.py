@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
@@ -14,22 +14,16 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.utilities.annotations import quote
 
 from rollmill.errors import InputError, RunFailedError
+from rollmill.flows.failures import FailedRewards
 from rollmill.flows.gate import Gate
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.preflight import CheckedJob
 from rollmill.flows.progress import Progress
 from rollmill.storage.plan import Plan, ShardRange
 from rollmill.tasks.generation.engine import Engines, start_engines
-from rollmill.tasks.shards import (
-    GENERATE_STAGE,
-    Generation,
-    Scoring,
-    ShardRef,
-    generate_shard,
-    reference,
-    score_shard,
-    score_stage,
-)
+from rollmill.tasks.rewards.stored import REWARDS_METADATA, rewards_to_text
+from rollmill.tasks.scoring import Scoring, failed_shards, score_shard, score_stage
+from rollmill.tasks.shards import GENERATE_STAGE, Generation, ShardRef, generate_shard, reference
 
 MAX_TASK_RUNS = 500
 """Prefect keeps every task run; a run of more shards puts several into one task."""
@@ -71,17 +65,27 @@ def score_task(
     name: str,  # noqa: ARG001  (names the task run)
     work: Scoring,
     shards: Sequence[ShardRange],
+    failed: FailedRewards,
 ) -> list[ShardRef]:
-    """Score the stored answers of shards, one after the other."""
-    return [score_shard(work, shard) for shard in shards]
+    """Score the stored answers of shards, one after the other, unless too many could not be scored."""
+    done = []
+    for shard in shards:
+        failed.check()
+        done.append(score_shard(work, shard.index))
+        failed.add(shard.index, done[-1].stats)
+    return done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemainingWork:
-    """The shards that are not finished, and what is there already."""
+    """The shards that are not finished, and what is there already.
+
+    A shard with rewards that failed is not finished; `again` has the generation of each of these.
+    """
 
     finished: tuple[ShardRef, ...]
     to_generate: frozenset[int]
+    again: Mapping[int, int]
     batches: tuple[tuple[ShardRange, ...], ...]
     total_rows: int
     rows_before: int
@@ -97,10 +101,13 @@ def remaining_work(checked: CheckedJob, plan: Plan) -> RemainingWork:
     answered = checked.run.finished(GENERATE_STAGE, indexes)
     stage = score_stage(checked.scorer)
     scored = checked.run.finished(stage, indexes)
-    missing = [shard for shard in plan.shards if shard.index not in answered or shard.index not in scored]
+    again = failed_shards(scored)
+    finished = {index: marker for index, marker in scored.items() if index in answered and index not in again}
+    missing = [shard for shard in plan.shards if shard.index not in finished]
     return RemainingWork(
-        finished=tuple(reference(stage, marker) for index, marker in scored.items() if index in answered),
+        finished=tuple(reference(stage, marker) for marker in finished.values()),
         to_generate=frozenset(indexes).difference(answered),
+        again=again,
         batches=tuple(batched(missing, max_batches=MAX_TASK_RUNS // 2 - 2)),
         total_rows=plan.num_prompts * plan.group_size,
         rows_before=sum(marker.rows for marker in answered.values()),
@@ -121,7 +128,7 @@ def shards_in_flight(job: RolloutJob, num_engines: int) -> int:
 
 
 @dataclass(slots=True)
-class _Outcome:
+class Outcome:
     """What became of the batches: finished shards, and the error of each batch that failed."""
 
     finished: list[ShardRef] = field(default_factory=list)
@@ -132,22 +139,24 @@ def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: 
     """Generate and score what is missing, and return all shards in order.
 
     The next shards are generated while the last are scored. Other shards finish before a failure is raised: an
-    InputError as it is, anything else as RunFailedError.
+    InputError as it is, anything else as RunFailedError; so are too many rewards that failed, as soon as they are.
     """
     gate = Gate()
+    failed = _failed_rewards(checked, plan, work, gate)
     engines = start_engines(checked.job.policy, checked.job.engine)
     threads = ThreadPoolTaskRunner[list[ShardRef]](max_workers=2 * shards_in_flight(checked.job, engines.num_engines))
     with threads, engines:
         try:
-            outcome = _gather(_submit(checked, plan, work, progress, gate, threads, engines), gate)
+            outcome = gather(_submit(checked, plan, work, progress, gate, failed, threads, engines), gate)
         except BaseException:
             gate.close()
             raise
-    _refuse_failures(outcome, plan)
+    failed.check()
+    refuse_failures(outcome, plan.run_id)
     return sorted([*work.finished, *outcome.finished], key=lambda shard: shard.index)
 
 
-_Pair = tuple[str, PrefectFuture[list[ShardRef]] | None, PrefectFuture[list[ShardRef]]]
+Pair = tuple[str, PrefectFuture[list[ShardRef]] | None, PrefectFuture[list[ShardRef]]]
 
 
 def _submit(
@@ -156,18 +165,19 @@ def _submit(
     work: RemainingWork,
     progress: Progress,
     gate: Gate,
+    failed: FailedRewards,
     threads: ThreadPoolTaskRunner[list[ShardRef]],
     engines: Engines,
-) -> list[_Pair]:
+) -> list[Pair]:
     """Submit every batch: generate, then score. Threads take them in order, so a batch is scored before many others
     begin, and half of the threads suffice to keep the engines busy while the other half score or wait to."""
     generation = _generation(checked, plan, engines)
-    scoring = Scoring(run=checked.run, scorer=checked.scorer, file_metadata=generation.file_metadata)
+    scoring = _scoring(checked, work)
     generate = generate_task.with_options(retry_condition_fn=gate.may_retry)
     score = score_task.with_options(retry_condition_fn=gate.may_retry)
-    pairs: list[_Pair] = []
+    pairs: list[Pair] = []
     for batch in work.batches:
-        name = _name(batch)
+        name = shards_name(batch)
         generated = None
         if work.lacks_answers(batch):
             parameters = {
@@ -175,15 +185,17 @@ def _submit(
                 "progress": unvisited(progress), "gate": unvisited(gate),
             }  # fmt: skip
             generated = threads.submit(generate, parameters)
-        parameters = {"name": f"{name}-score", "work": unvisited(scoring), "shards": unvisited(batch)}
+        parameters = {
+            "name": f"{name}-score", "work": unvisited(scoring), "shards": unvisited(batch), "failed": unvisited(failed),
+        }  # fmt: skip
         scored = threads.submit(score, parameters, wait_for=[generated] if generated else None)
         pairs.append((name, generated, scored))
     return pairs
 
 
-def _gather(pairs: Sequence[_Pair], gate: Gate) -> _Outcome:
+def gather(pairs: Sequence[Pair], gate: Gate) -> Outcome:
     """Wait for every batch; close the gate when trying the others is of no use."""
-    outcome = _Outcome()
+    outcome = Outcome()
     failures_in_a_row = 0
     for name, generated, scored in pairs:
         error = _error_of(generated) if generated else None
@@ -208,7 +220,8 @@ def _error_of(future: PrefectFuture[list[ShardRef]]) -> BaseException | None:
     return error
 
 
-def _refuse_failures(outcome: _Outcome, plan: Plan) -> None:
+def refuse_failures(outcome: Outcome, run_id: str) -> None:
+    """Raise what made batches fail: an InputError as it is, anything else as RunFailedError."""
     if not outcome.failures:
         return
     for _, error in outcome.failures:
@@ -217,7 +230,7 @@ def _refuse_failures(outcome: _Outcome, plan: Plan) -> None:
     name, error = outcome.failures[0]
     more = f" and {len(outcome.failures) - 1} others" if len(outcome.failures) > 1 else ""
     raise RunFailedError(
-        f"run {plan.run_id}: {name}{more} failed, first with: {error}; all other finished shards are kept, and the "
+        f"run {run_id}: {name}{more} failed, first with: {error}; all other finished shards are kept, and the "
         "same command goes on with what is missing"
     ) from error
 
@@ -234,6 +247,31 @@ def _generation(checked: CheckedJob, plan: Plan, engines: Engines) -> Generation
     )
 
 
-def _name(batch: Sequence[ShardRange]) -> str:
+def _scoring(checked: CheckedJob, work: RemainingWork) -> Scoring:
+    return Scoring(
+        run=checked.run,
+        scorer=checked.scorer,
+        stage=score_stage(checked.scorer),
+        marks={REWARDS_METADATA: rewards_to_text(checked.job.rewards)},
+        again=work.again,
+    )
+
+
+def _failed_rewards(checked: CheckedJob, plan: Plan, work: RemainingWork, gate: Gate) -> FailedRewards:
+    failed = FailedRewards(
+        f"run {plan.run_id}",
+        max_fraction=checked.job.max_failed_fraction,
+        total_rows=work.total_rows,
+        gate=gate,
+        remedy="When the cause is gone, the same command computes only these again; --set max_failed_fraction=1 "
+        "publishes the run without them",
+    )
+    for shard in work.finished:
+        failed.add(shard.index, shard.stats)
+    return failed
+
+
+def shards_name(batch: Sequence[ShardRange]) -> str:
+    """Return what a task run of neighbouring shards is called."""
     first, last = batch[0].index, batch[-1].index
     return f"shard-{first:05d}" if first == last else f"shards-{first:05d}-{last:05d}"

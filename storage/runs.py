@@ -1,8 +1,8 @@
 """A run's plan and shards: what is committed, what is still to do.
 
 A shard is committed by its marker, which is created only once. Nothing is ever deleted or overwritten: when the file
-of a committed shard is lost, a marker of the next generation takes the place of the one that points to nothing, so
-workers that find the loss at the same time cannot undo each other's commits.
+of a committed shard is lost, or rewards that failed are there now, a marker of the next generation takes the place of
+the last, so workers that do this at the same time cannot undo each other's commits.
 """
 
 from __future__ import annotations
@@ -101,8 +101,11 @@ class RunStore:
         schema: pa.Schema,
         file_metadata: dict[str, str],
         stats: dict[str, Any],
+        replaces: ShardMarker | None = None,
     ) -> ShardMarker:
         """Commit one shard of a stage and return its marker: the winner's, when another worker was first.
+
+        With `replaces`, the commit takes the place of that one, whose file stays for the versions that list it.
 
         `file_metadata` goes into the file's footer; that of responses names their `logprob_mode`. `stats` are JSON
         values for reports. Raises CorruptDataError, before anything is stored, when the table does not fit `schema`
@@ -121,6 +124,7 @@ class RunStore:
             bytes=len(data),
             sha256=hashlib.sha256(data).hexdigest(),
             stats=stats,
+            generation=0 if replaces is None else replaces.generation + 1,
         )
         text = marker.to_json()  # before the file is stored, for stats may hold what JSON does not
         while self._seconds_to_store(marker, data) > _SECONDS_TO_COMMIT:  # this process was held up: see `vacuum`

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from rollmill.storage.schema import REWARD_FAILED, REWARD_OK
 from rollmill.tasks.generation.types import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP
+from rollmill.tasks.rewards.reasons import count_reasons
 
 PASS_REWARD = 1.0
 """An answer passes when its reward is at least this."""
@@ -25,7 +26,8 @@ class Figures:
     """What a run's rows add up to.
 
     ok, truncated and failed are rows that ended with a stop token, at the length limit, and in an error. `unscored`
-    rows are those whose reward could not be computed. Without a scored row, `mean_reward` is None.
+    rows are those whose reward could not be computed, and `reasons` says why: times by reason, commonest first.
+    Without a scored row, `mean_reward` is None.
     """
 
     rows: int
@@ -37,6 +39,7 @@ class Figures:
     scored: int
     unscored: int
     mean_reward: float | None
+    reasons: Mapping[str, int]
     passes: Mapping[tuple[int, int], int]
     """How many groups have (scored answers, of which so many pass)."""
 
@@ -80,6 +83,7 @@ def reward_stats(table: pa.Table) -> dict[str, Any]:
         "scored": statuses[REWARD_OK],
         "unscored": statuses[REWARD_FAILED],
         "reward_sum": pc.sum(table["reward"]).as_py() or 0.0,
+        "reasons": count_reasons((reason, 1) for reason in table["reward_error"].drop_null().to_pylist()),
         "passes": {f"{n}:{c}": times for (n, c), times in sorted(_passes(table).items())},
     }
 
@@ -88,8 +92,10 @@ def total(shards: Iterable[Mapping[str, Any]]) -> Figures:
     """Add up the `reward_stats` of shards."""
     sums: Counter[str] = Counter()
     passes: Counter[tuple[int, int]] = Counter()
+    reasons: list[tuple[str, int]] = []
     for stats in shards:
         sums.update({name: stats[name] for name in _SUMS})
+        reasons.extend(stats["reasons"].items())
         for key, times in stats["passes"].items():
             n, c = map(int, key.split(":"))
             passes[n, c] += times
@@ -97,6 +103,7 @@ def total(shards: Iterable[Mapping[str, Any]]) -> Figures:
     return Figures(
         **{name: sums[name] for name in _SUMS if name != "reward_sum"},
         mean_reward=reward_sum / sums["scored"] if sums["scored"] else None,
+        reasons=count_reasons(reasons),
         passes=passes,
     )
 

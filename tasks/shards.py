@@ -1,4 +1,4 @@
-"""The work of one shard: read what came before, do one thing, store the result. What is stored is not done again."""
+"""The work of answering one shard's prompts and storing the rows. What is stored is not done again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollmill.storage.ledger import PROMPTS_STAGE
 from rollmill.storage.plan import ShardRange
 from rollmill.storage.runs import RunStore, ShardMarker
 from rollmill.storage.schema import RESPONSE_SCHEMA, REWARD_PENDING
-from rollmill.tasks.figures import answer_stats, reward_stats
+from rollmill.tasks.figures import answer_stats
 from rollmill.tasks.generation.config import PolicyConfig, SamplingConfig
 from rollmill.tasks.generation.engine import Engines, ProgressCallback
 from rollmill.tasks.generation.seeds import row_seed
@@ -27,14 +27,8 @@ from rollmill.tasks.generation.types import (
 )
 from rollmill.tasks.prompts.prompt import Prompt, prompts_from_table, to_json
 from rollmill.tasks.prompts.rendering import PromptRenderer, RenderedPrompt
-from rollmill.tasks.rewards.scoring import Scorer
 
 GENERATE_STAGE = "generate"
-
-
-def score_stage(scorer: Scorer) -> str:
-    """Return the stage that holds answers scored by these rewards."""
-    return f"score-{scorer.fingerprint}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +61,6 @@ class Generation:
         return {"logprob_mode": LOGPROB_MODE_PROCESSED, **values}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scoring:
-    """All that scoring a shard's answers takes."""
-
-    run: RunStore
-    scorer: Scorer
-    file_metadata: dict[str, str]
-
-
 def generate_shard(work: Generation, shard: ShardRange, on_progress: ProgressCallback | None = None) -> ShardRef:
     """Answer the shard's prompts and store the rows, unscored; nothing is done when they are stored already.
 
@@ -98,26 +83,6 @@ def generate_shard(work: Generation, shard: ShardRange, on_progress: ProgressCal
             stats={**answer_stats(table), "seconds": round(time.monotonic() - begin, 3)},
         )
     return reference(GENERATE_STAGE, done)
-
-
-def score_shard(work: Scoring, shard: ShardRange) -> ShardRef:
-    """Score the shard's stored answers and store the rows again with rewards; done once for each set of rewards.
-
-    An answer that cannot be scored is a row with reward_status failed that says why.
-    """
-    stage = score_stage(work.scorer)
-    done = work.run.finished(stage, [shard.index]).get(shard.index)
-    if done is None:
-        table = work.scorer.score_table(work.run.read_shard(GENERATE_STAGE, shard.index))
-        done = work.run.write_shard(
-            stage,
-            shard.index,
-            table,
-            schema=RESPONSE_SCHEMA,
-            file_metadata=work.file_metadata,
-            stats=reward_stats(table),
-        )
-    return reference(stage, done)
 
 
 def _answer(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -22,6 +21,7 @@ from rollmill.tasks.rewards.fields import distinct_names
 from rollmill.tasks.rewards.function import rater_of
 from rollmill.tasks.rewards.item import Group, Item, Outcome
 from rollmill.tasks.rewards.service import LoadSecret
+from rollmill.tasks.rewards.stored import rewards_to_text
 from rollmill.tasks.rewards.table import groups_of_table, with_outcomes
 from rollmill.tasks.rewards.view import Decode
 
@@ -98,8 +98,7 @@ def scorer_of(model: BaseRewardModel) -> Scorer:
 
 
 def _fingerprint(configs: Sequence[RewardConfig]) -> str:
-    values = [config.model_dump(mode="json", exclude_defaults=True) for config in configs]
-    return _digest(json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False))
+    return _digest(rewards_to_text(configs))
 
 
 def _digest(text: str) -> str:
