@@ -16,7 +16,7 @@ _STARTED_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"
 
 
 def check_origin(rewards: Sequence[RewardConfig]) -> None:
-    """Raise JobError when the job came over the API and runs code, or reads a variable, that this worker does not allow.
+    """Raise JobError when a job from the API runs code, or reads a variable, that this worker does not allow.
 
     The worker's environment says what it allows: ROLLMILL_ALLOWED_PACKAGES and ROLLMILL_ALLOWED_VARIABLES hold names
     with commas between them. A job that a command or a program of this machine passed itself may name anything.
@@ -28,10 +28,8 @@ def check_origin(rewards: Sequence[RewardConfig]) -> None:
 def came_over_api() -> bool:
     """Whether this process, or the flow run that it is in, was started by a worker for a deployment."""
     context = FlowRunContext.get()
-    of_a_deployment = (
-        context is not None and context.flow_run is not None and context.flow_run.deployment_id is not None
-    )
-    return of_a_deployment or _STARTED_BY_A_WORKER in os.environ
+    flow_run = context and context.flow_run
+    return bool(flow_run and flow_run.deployment_id) or _STARTED_BY_A_WORKER in os.environ
 
 
 def _listed(variable: str) -> list[str]:

@@ -16,7 +16,7 @@ from rollmill.tasks.rewards.service import LoadSecret
 def load_secret(name: str) -> str:
     """Return the text that the Secret block `name` holds, from the Prefect server in use. Raises JobError."""
     try:
-        value = Secret.load(name, _sync=True).get()  # type: ignore[call-arg]  # also within an async context
+        block = Secret.load(name, _sync=True)  # type: ignore[call-arg]  # also within an async context
     except ValueError as error:
         raise JobError(
             f"there is no Prefect Secret block named {name!r}; make one under Blocks in the Prefect UI, or with "
@@ -24,6 +24,8 @@ def load_secret(name: str) -> str:
         ) from error
     except (httpx.HTTPError, PrefectException) as error:
         raise JobError(f"the Prefect Secret block {name!r} cannot be read: {error}") from error
+    assert isinstance(block, Secret)
+    value = block.get()
     if not isinstance(value, str) or not value:
         raise JobError(f"the Prefect Secret block {name!r} must hold a text, the API key")
     return value

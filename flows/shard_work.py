@@ -186,7 +186,8 @@ def _submit(
             }  # fmt: skip
             generated = threads.submit(generate, parameters)
         parameters = {
-            "name": f"{name}-score", "work": unvisited(scoring), "shards": unvisited(batch), "failed": unvisited(failed),
+            "name": f"{name}-score", "work": unvisited(scoring), "shards": unvisited(batch),
+            "failed": unvisited(failed),
         }  # fmt: skip
         scored = threads.submit(score, parameters, wait_for=[generated] if generated else None)
         pairs.append((name, generated, scored))

@@ -69,7 +69,7 @@ def _truth(node: ast.expr, table: pa.Table) -> Any:
             return pc.invert(_truth(node.operand, table))
         case ast.Compare():
             sides = [node.left, *node.comparators]
-            found = [_compared(op, *pair, table) for op, *pair in zip(node.ops, sides, sides[1:], strict=False)]
+            found = [_compared(*it, table) for it in zip(node.ops, sides, sides[1:], strict=False)]
             return reduce(pc.and_kleene, found)
     raise _RefusedError(f"{ast.unparse(node)} is not a comparison")
 

@@ -1,4 +1,4 @@
-"""The work of scoring one shard: read its answers, score those that are asked for, store the rows with their rewards."""
+"""The work of scoring one shard: read its answers, score those that are wanted, store the rows with rewards."""
 
 from __future__ import annotations
 
