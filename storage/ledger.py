@@ -44,13 +44,23 @@ def prove_run(
     """
     where = f"stage {stage} of run {plan.run_id} in {runs.objects.url}"
     chosen = plan.shards if shards is None else shards
-    absent = [shard.index for shard in chosen if shard.index not in markers]
-    if absent:
-        raise CorruptDataError(f"{where}: shards {_named(absent)} are not committed; run the job again to finish them")
+    refuse_absent(runs, plan, stage, markers, chosen)
     prompts = runs.markers(PROMPTS_STAGE, [shard.index for shard in chosen])
     tables = at_once(lambda shard: read_committed(runs.objects, markers[shard.index], LEDGER_COLUMNS), chosen)
     prompt_ids = at_once(lambda marker: _prompt_ids(runs, marker), prompts.values())
     return prove_rows(chosen, plan.group_size, tables, dict(zip(prompts, prompt_ids, strict=True)), where)
+
+
+def refuse_absent(
+    runs: RunStore, plan: Plan, stage: str, markers: Mapping[int, ShardMarker], shards: Sequence[ShardRange]
+) -> None:
+    """Raise CorruptDataError that names the shards without a marker."""
+    absent = [shard.index for shard in shards if shard.index not in markers]
+    if absent:
+        raise CorruptDataError(
+            f"stage {stage} of run {plan.run_id} in {runs.objects.url}: shards {_named(absent)} are not committed; "
+            "run the job again to finish them"
+        )
 
 
 def prove_rows(

@@ -10,19 +10,18 @@ a run that is published as it goes lists only the files that are new, and names 
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from rollmill.errors import CorruptDataError, ObjectExistsError
-from rollmill.storage.concurrency import at_once
-from rollmill.storage.layout import claim_format, intent_key
-from rollmill.storage.ledger import prove_run
+from rollmill.errors import ObjectExistsError
+from rollmill.storage.intent import Intent
+from rollmill.storage.layout import claim_format
+from rollmill.storage.ledger import prove_run, refuse_absent
 from rollmill.storage.log import DatasetFile, LogEntry, VersionLog, operation_id_of
 from rollmill.storage.objects import Objects
-from rollmill.storage.plan import Plan, ShardRange
+from rollmill.storage.plan import Plan
 from rollmill.storage.runs import RunStore, ShardMarker
 from rollmill.storage.version import DatasetVersion
 
@@ -57,17 +56,23 @@ def _publish_once(
     log = VersionLog(objects)
     latest = log.latest()
     base = _base(log, latest, plan, stage, policy_version)
-    known = {file.shard for file in base.files} if base else set()
-    wanted_shards = _chosen(plan, shards) | known
-    if shards is None or len(wanted_shards) == len(plan.shards):
-        files = _proven_files(objects, plan, stage, policy_version, plan.shards)
-    elif base and wanted_shards == known:
+    listed = {file.shard: file for file in base.files} if base else {}
+    chosen = _chosen(plan, shards) | set(listed)
+    whole = shards is None or len(chosen) == len(plan.shards)
+    if base and not whole and chosen == set(listed):
         return base
-    else:
-        new = [plan.shards[index] for index in sorted(wanted_shards - known)]
-        files = (*(base.files if base else ()), *_proven_files(objects, plan, stage, policy_version, new))
-    wanted = _unnumbered(plan, stage, policy_version, tuple(sorted(files, key=lambda file: file.shard)))
-    return _published_before(log, wanted, latest) or _append(log, wanted.adding_to(base) if base else wanted, latest)
+    new = [shard for shard in plan.shards if whole or shard.index in chosen - set(listed)]
+    runs = RunStore(objects, plan.run_id)
+    markers = runs.finished(stage, [shard.index for shard in new])
+    refuse_absent(runs, plan, stage, markers, new)
+    added = {index: _dataset_file(plan, stage, marker, policy_version) for index, marker in markers.items()}
+    wanted = _unnumbered(plan, stage, policy_version, {**listed, **added})
+    intent = Intent(log, wanted, latest)
+    published = intent.published_before()
+    if published is None:
+        prove_run(runs, plan, stage, markers, new)
+        published = intent.note()
+    return published or _append(log, wanted.adding_to(base) if base else wanted, latest)
 
 
 def _chosen(plan: Plan, shards: frozenset[int] | None) -> frozenset[int]:
@@ -89,16 +94,8 @@ def _base(log: VersionLog, latest: LogEntry | None, plan: Plan, stage: str, poli
     return None
 
 
-def _proven_files(
-    objects: Objects, plan: Plan, stage: str, policy_version: int, shards: Sequence[ShardRange]
-) -> tuple[DatasetFile, ...]:
-    runs = RunStore(objects, plan.run_id)
-    markers = runs.finished(stage, [shard.index for shard in shards])
-    prove_run(runs, plan, stage, markers, shards)
-    return tuple(_dataset_file(plan, stage, markers[shard.index], policy_version) for shard in shards)
-
-
-def _unnumbered(plan: Plan, stage: str, policy_version: int, files: tuple[DatasetFile, ...]) -> LogEntry:
+def _unnumbered(plan: Plan, stage: str, policy_version: int, by_shard: Mapping[int, DatasetFile]) -> LogEntry:
+    files = tuple(by_shard[index] for index in sorted(by_shard))
     return LogEntry(
         number=0,
         parent=0,
@@ -151,28 +148,6 @@ def _after(latest: LogEntry | None, wanted: LogEntry) -> LogEntry:
         return replace(wanted, number=1)
     previous = latest.previous if latest.run_id == wanted.run_id else latest.number
     return replace(wanted, number=latest.number + 1, parent=latest.number, previous=previous)
-
-
-def _published_before(log: VersionLog, wanted: LogEntry, latest: LogEntry | None) -> LogEntry | None:
-    """Return the entry of this very operation, if there is one.
-
-    Whoever publishes first notes beforehand how long the log was, so only what came after needs to be searched.
-    """
-    key = intent_key(wanted.run_id, wanted.operation_id)
-    length = 0 if latest is None else latest.number
-    try:
-        log.objects.create(key, json.dumps({"after": length, "at": wanted.created_at}).encode())
-    except ObjectExistsError:
-        entries = at_once(log.read, range(_length_before(log.objects, key) + 1, length + 1))
-        return next((entry for entry in entries if entry and entry.operation_id == wanted.operation_id), None)
-    return None
-
-
-def _length_before(objects: Objects, key: str) -> int:
-    try:
-        return int(json.loads(objects.get(key))["after"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptDataError(f"{objects.where(key)} does not say where its publish began; delete it") from error
 
 
 def _dataset_file(plan: Plan, stage: str, marker: ShardMarker, policy_version: int) -> DatasetFile:

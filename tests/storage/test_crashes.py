@@ -106,13 +106,15 @@ def test_whatever_crashes_and_overtakes_nothing_committed_is_lost_and_nothing_is
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
+@pytest.mark.timeout(1200)
+@settings(max_examples=800)
 @given(story=st.lists(lives(), min_size=1, max_size=8))
 def test_long_stories_of_crashes_lose_and_double_nothing(story: list[Life]) -> None:
     check_any_lives(in_memory(), story)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=st.lists(lives(), min_size=1, max_size=4))
 def test_stories_of_crashes_lose_and_double_nothing_anywhere(place: Place, story: list[Life]) -> None:
@@ -159,6 +161,7 @@ def test_racing_workers_that_crash_lose_and_double_nothing(place: Place, seed: i
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(10, 30))
 def test_many_racing_workers_that_crash_often_lose_and_double_nothing(place: Place, seed: int) -> None:
     check_threads(place.objects, seed, num_workers=5, num_crashes=6)
@@ -169,6 +172,7 @@ def test_processes_killed_at_any_operation_lose_and_double_nothing(shared_place:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_processes_killed_again_and_again_lose_and_double_nothing(shared_place: Place) -> None:
     for seed in range(2, 6):
         check_processes(_place_of(_fresh(shared_place), shared_place), rounds=4, seed=seed)

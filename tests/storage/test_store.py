@@ -30,6 +30,8 @@ from rollmill.storage.objects import Objects
 from rollmill.storage.publish import publish_run
 from rollmill.storage.runs import RunStore
 from rollmill.storage.store import RolloutStore
+from rollmill.storage.vacuum import vacuum_store
+from rollmill.storage.verify import verify_store
 from rollmill.storage.version import DatasetVersion
 
 
@@ -79,7 +81,11 @@ def test_a_store_of_a_newer_format_is_refused(place: Place) -> None:
         place.store().versions,
         lambda: place.store().version(1),
         lambda: RunStore(objects, "new").open_plan(plan_of("new")),
+        lambda: RunStore(objects, "run").load_plan(),
         lambda: publish_run(objects, plan_of(), "generate", policy_version=1),
+        lambda: publish_run(objects, plan_of(), "generate", policy_version=1, shards=[0]),
+        lambda: verify_store(place.store()),
+        lambda: vacuum_store(objects),
     ):
         with pytest.raises(StoreAccessError, match="has format 99, this rollmill reads format 1; upgrade rollmill"):
             use()
