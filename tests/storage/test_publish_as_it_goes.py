@@ -42,9 +42,7 @@ def test_a_trainer_can_follow_a_run_from_its_first_shards_to_its_last(place: Pla
 
 @settings(max_examples=60)
 @given(steps=st.lists(st.sets(st.integers(0, 5), min_size=1) | st.just("other"), max_size=8))
-def test_each_version_holds_what_was_published_before_and_what_was_added(
-    steps: list[set[int] | str]
-) -> None:
+def test_each_version_holds_what_was_published_before_and_what_was_added(steps: list[set[int] | str]) -> None:
     objects, plan = in_memory(), plan_of("long", num_prompts=6, prompts_per_shard=1)
     write_run(objects, plan)
     published: set[int] = set()
