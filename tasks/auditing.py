@@ -43,8 +43,9 @@ class VersionAudit:
         verdict = "sound" if self.is_sound else f"above the tolerance of {self.tolerance:g}"
         return (
             f"version {self.version}, {found.num_answers} answers, {found.num_tokens} tokens recomputed with "
-            f"{self.policy}{doubt}: difference at most {found.max_difference:.2g} (in {found.worst or 'none'}), mean {found.mean_difference:.2g}; k3 KL "
-            f"{found.k3_kl:.2g}; effective sample share {found.effective_sample_share:.4f}; {found.num_impossible} "
+            f"{self.policy}{doubt}: difference at most {found.max_difference:.2g} "
+            f"(in {found.worst or 'none'}), mean {found.mean_difference:.2g}; k3 KL {found.k3_kl:.2g}; effective "
+            f"sample share {found.effective_sample_share:.4f}; {found.num_impossible} "
             f"impossible tokens: {verdict}"
         )
 
