@@ -1,0 +1,116 @@
+"""Writes the generated parts of jobs.md and cli.md from the job model and the commands: `make docs`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperOption
+
+from rollmill.cli.main import app
+from rollmill.flows.job import RolloutJob
+
+BEGIN, END = "<!-- generated: make docs -->", "<!-- end -->"
+FOLDER = Path(__file__).parent
+
+_BOUNDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "more than {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}",
+}
+
+
+def with_generated_part(text: str, generated: str) -> str:
+    """Return a page with what stands between its two marks replaced."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{generated.strip()}\n\n{END}{rest.partition(END)[2]}"
+
+
+def job_reference() -> str:
+    """Return a table of fields for the job, for each of its sections, and for each kind of reward."""
+    schema = RolloutJob.model_json_schema()
+    definitions = schema["$defs"]
+    parts = ["### The job", _table(schema, definitions)]
+    for name, field in schema["properties"].items():
+        if "$ref" in field:
+            section = definitions[field["$ref"].rpartition("/")[2]]
+            parts += [f"### `{name}`", section["description"], _table(section, definitions)]
+    for reward in definitions.values():
+        kind = reward.get("properties", {}).get("type", {}).get("const")
+        if kind and "weight" in reward["properties"]:
+            parts += [f"### `rewards`, type `{kind}`", reward["description"], _table(reward, definitions)]
+    return "\n\n".join(parts)
+
+
+def command_reference() -> str:
+    """Return a section for each command: what it does, its example, arguments and options."""
+    group = typer.main.get_command(app)
+    commands: dict[str, Any] = group.commands  # type: ignore[attr-defined]
+    return "\n\n".join(_command(name, command) for name, command in sorted(commands.items()))
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yield each page's path and what it should hold."""
+    for name, generated in (("jobs.md", job_reference()), ("cli.md", command_reference())):
+        path = FOLDER / name
+        yield path, with_generated_part(path.read_text(), generated)
+
+
+def _table(section: dict[str, Any], definitions: dict[str, Any]) -> str:
+    required = set(section.get("required", ()))
+    rows = [
+        f"| `{name}` | {_type(field)} | {'required' if name in required else _default(field)} "
+        f"| {_cell(_description(field, definitions))} |"
+        for name, field in section["properties"].items()
+    ]
+    return "\n".join(["| field | type | default | what it does |", "|---|---|---|---|", *rows])
+
+
+def _description(field: dict[str, Any], definitions: dict[str, Any]) -> str:
+    named = definitions.get(field.get("$ref", "").rpartition("/")[2], {})
+    return str(field.get("description") or named.get("description", ""))
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_type(option) for option in field["anyOf"] if option.get("type") != "null")
+    if "enum" in field:
+        return _cell(" or ".join(f"`{value}`" for value in field["enum"]))
+    if "const" in field:
+        return f"`{field['const']}`"
+    bounds = [text.format(f"{field[key]:g}") for key, text in _BOUNDS.items() if abs(field.get(key, 2**60)) < 2**60]
+    kind = field.get("type", "mapping")
+    return ", ".join([{"object": "mapping", "array": "list"}.get(kind, kind), *bounds])
+
+
+def _default(field: dict[str, Any]) -> str:
+    value = field.get("default")
+    return "" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _command(name: str, command: Any) -> str:
+    text = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
+    text = text.replace("Example: ", "Example: `") + "`"
+    rows = [f"| `{_option(parameter)}` | {_cell(parameter.help or '')} |" for parameter in command.params]
+    return "\n".join([f"### `rollmill {name}`", "", text, "", "| argument or option | meaning |", "|---|---|", *rows])
+
+
+def _option(parameter: Any) -> str:
+    metavar = parameter.metavar or parameter.name.upper()
+    if not isinstance(parameter, TyperOption):
+        return str(metavar)
+    return parameter.opts[0] if parameter.is_flag else f"{parameter.opts[0]} {metavar}"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    for path, text in pages():
+        path.write_text(text)
+        sys.stdout.write(f"wrote {path.name}\n")
