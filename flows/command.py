@@ -1,13 +1,25 @@
-"""Running the rollout flow from a command."""
+"""Running flows from a command."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+from prefect import Flow
+
 from rollmill.flows.api_keys import secrets_of
 from rollmill.flows.job import RolloutJob
-from rollmill.flows.prefect_server import prefect_server, settle
+from rollmill.flows.prefect_server import PrefectServer, prefect_server, settle
 from rollmill.flows.preflight import check_job
 from rollmill.flows.report import RunReport
+from rollmill.flows.rescore import rescore
+from rollmill.flows.rescore_check import check_rescore
+from rollmill.flows.rescore_job import RescoreJob
+from rollmill.flows.rescore_report import RescoreReport
 from rollmill.flows.rollout import rollout
+
+Report = TypeVar("Report")
 
 
 def run_job(job: RolloutJob) -> RunReport:
@@ -17,12 +29,22 @@ def run_job(job: RolloutJob) -> RunReport:
     """
     with prefect_server() as server:
         check_job(job, secrets=secrets_of(server))
-        if server is None:
-            return rollout(job)
-        with server.in_use():
-            state = rollout(job, return_state=True)
+        return _run(rollout, job, server)
+
+
+def run_rescore(job: RescoreJob) -> RescoreReport:
+    """Run a rescoring as `run_job` runs a job."""
+    with prefect_server() as server:
+        check_rescore(job, secrets_of(server))
+        return _run(rescore, job, server)
+
+
+def _run(flow: Flow[..., Report], job: Any, server: PrefectServer | None) -> Report:
+    run: Callable[..., Any] = flow
+    with nullcontext() if server is None else server.in_use():
+        state = run(job, return_state=True)
+        if server is not None:
             assert state.state_details.flow_run_id is not None
             settle(state.state_details.flow_run_id)
-        result = state.result()
-        assert isinstance(result, RunReport)
-        return result
+    report: Report = state.result()
+    return report

@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rollmill.errors import JobError
 from rollmill.flows.job import RolloutJob
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = (), store: str | None = None) -> RolloutJob:
@@ -31,10 +33,15 @@ def load_job(path: str | Path, overrides: Sequence[str] = (), store: str | None 
 
 def check_job(values: dict[str, Any], where: str) -> RolloutJob:
     """Build a job from plain values; raises JobError as `load_job` does, with `where` in front."""
+    return check_values(RolloutJob, values, where)
+
+
+def check_values(model: type[Model], values: dict[str, Any], where: str) -> Model:
+    """Build any of the flows' parameters from plain values; raises JobError as `load_job` does."""
     try:
-        return RolloutJob.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
-        faults = [_describe(fault, values) for fault in error.errors(include_url=False)]
+        faults = [_describe(fault, values, model) for fault in error.errors(include_url=False)]
         raise JobError(f"{where}: {'; '.join(faults)}") from error
 
 
@@ -52,6 +59,14 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
+    values = read_yaml(path)
+    if not isinstance(values, dict):
+        raise JobError(f"{path}: must hold a mapping of job fields such as name, store and policy")
+    return values
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML or JSON file holds. Raises JobError that names the file, and the line where there is one."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -59,16 +74,13 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise JobError(f"{path}: cannot be read as a job file: {error}") from error
     try:
-        values = yaml.load(text, _UniqueKeyLoader)
+        return yaml.load(text, _UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}" if mark else ""
         raise JobError(f"{path}{line}: not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise JobError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise JobError(f"{path}: must hold a mapping of job fields such as name, store and policy")
-    return values
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -105,12 +117,12 @@ def _index(place: list[Any], key: str, override: str) -> int:
     return int(key)
 
 
-def _describe(fault: ErrorDetails, values: dict[str, Any]) -> str:
+def _describe(fault: ErrorDetails, values: dict[str, Any], model: type[BaseModel]) -> str:
     location = _without_tags(fault["loc"], values)
     path = ".".join(str(key) for key in location) or "the job"
     kind, context, given = fault["type"], fault.get("ctx", {}), _shortened(fault["input"])
     if kind == "extra_forbidden":
-        return f"{path} is an unknown key{_suggestion(location, values)}"
+        return f"{path} is an unknown key{_suggestion(location, values, model)}"
     if kind == "missing":
         return f"{path} is missing"
     if kind == "value_error":
@@ -163,17 +175,17 @@ def _without_tags(location: tuple[str | int, ...], values: Any) -> list[str | in
     return kept
 
 
-def _suggestion(location: list[str | int], values: dict[str, Any]) -> str:
-    known = _fields_at(location[:-1], values)
+def _suggestion(location: list[str | int], values: dict[str, Any], model: type[BaseModel]) -> str:
+    known = _fields_at(location[:-1], values, model)
     near = difflib.get_close_matches(str(location[-1]), known, n=1)
     if near:
         return f"; did you mean {near[0]}?"
     return f"; the keys there are {', '.join(known)}" if known else ""
 
 
-def _fields_at(location: list[str | int], values: Any) -> list[str]:
-    """Return the names of the fields that the job's JSON schema allows at a location."""
-    schema = RolloutJob.model_json_schema()
+def _fields_at(location: list[str | int], values: Any, model: type[BaseModel]) -> list[str]:
+    """Return the names of the fields that the model's JSON schema allows at a location."""
+    schema = model.model_json_schema()
     node: dict[str, Any] = schema
     for key in location:
         values = values[key]

@@ -29,19 +29,26 @@ class Pace:
 
     num_rows: int
     total_rows: int
-    tokens_per_second: float
+    tokens_per_second: float | None
     seconds_left: float | None
 
     def __str__(self) -> str:
         left = "" if self.seconds_left is None else f", {clock(self.seconds_left)} left"
-        return f"{self.num_rows}/{self.total_rows} rows, {self.tokens_per_second:.0f} tokens/s{left}"
+        speed = "" if self.tokens_per_second is None else f", {self.tokens_per_second:.0f} tokens/s"
+        return f"{self.num_rows}/{self.total_rows} rows{speed}{left}"
 
 
 class Progress:
     """Counts finished rows and sampled tokens, from any thread, and shows them while its `with` block lasts."""
 
-    def __init__(self, total_rows: int, rows_before: int, console: Console | None = None) -> None:
-        """`rows_before` of the `total_rows` were finished by an earlier start of the run."""
+    def __init__(
+        self, total_rows: int, rows_before: int, console: Console | None = None, doing: str = "generating"
+    ) -> None:
+        """`rows_before` of the `total_rows` were finished by an earlier start of the run.
+
+        `doing` is what is shown to be under way; only what generates has tokens a second.
+        """
+        self._doing = doing
         self.total_rows, self.rows_before = total_rows, rows_before
         self.num_rows, self.num_tokens = 0, 0
         self._begin = self._end = time.monotonic()
@@ -49,7 +56,7 @@ class Progress:
         self._ended = threading.Event()
         self._console = console or Console(stderr=True)
         self._bar = Bar(
-            TextColumn("generating"), BarColumn(), TextColumn("{task.fields[pace]}"), console=self._console,
+            TextColumn(doing), BarColumn(), TextColumn("{task.fields[pace]}"), console=self._console,
             disable=not self._console.is_terminal,
         )  # fmt: skip
         self._task = TaskID(0)
@@ -93,7 +100,7 @@ class Progress:
             return Pace(
                 num_rows=done,
                 total_rows=self.total_rows,
-                tokens_per_second=self.num_tokens / seconds,
+                tokens_per_second=self.num_tokens / seconds if self._doing == "generating" else None,
                 seconds_left=seconds * left / self.num_rows if self.num_rows else None,
             )
 
@@ -116,7 +123,7 @@ class Progress:
 
     def _show_line(self) -> None:
         if not self._console.is_terminal:
-            self._console.print(f"generating: {self.pace()}", highlight=False, soft_wrap=True)
+            self._console.print(f"{self._doing}: {self.pace()}", highlight=False, soft_wrap=True)
 
     def _show_artifact(self) -> None:
         """Show progress in the UI; a server that cannot be reached now gets it the next time."""

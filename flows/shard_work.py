@@ -21,8 +21,8 @@ from rollmill.flows.preflight import CheckedJob
 from rollmill.flows.progress import Progress
 from rollmill.storage.plan import Plan, ShardRange
 from rollmill.tasks.generation.engine import Engines, start_engines
-from rollmill.tasks.rewards.stored import REWARDS_METADATA, rewards_to_text
-from rollmill.tasks.scoring import Scoring, failed_shards, score_shard, score_stage
+from rollmill.tasks.rewards.stored import rewards_to_text
+from rollmill.tasks.scoring import REWARDS, Scoring, failed_shards, score_shard, score_stage
 from rollmill.tasks.shards import GENERATE_STAGE, Generation, ShardRef, generate_shard, reference
 
 MAX_TASK_RUNS = 500
@@ -66,6 +66,7 @@ def score_task(
     work: Scoring,
     shards: Sequence[ShardRange],
     failed: FailedRewards,
+    progress: Progress | None = None,
 ) -> list[ShardRef]:
     """Score the stored answers of shards, one after the other, unless too many could not be scored."""
     done = []
@@ -73,6 +74,8 @@ def score_task(
         failed.check()
         done.append(score_shard(work, shard.index))
         failed.add(shard.index, done[-1].stats)
+        if progress is not None:
+            progress.add(done[-1].num_rows, 0)
     return done
 
 
@@ -253,7 +256,7 @@ def _scoring(checked: CheckedJob, work: RemainingWork) -> Scoring:
         run=checked.run,
         scorer=checked.scorer,
         stage=score_stage(checked.scorer),
-        marks={REWARDS_METADATA: rewards_to_text(checked.job.rewards)},
+        marks={REWARDS: rewards_to_text(checked.job.rewards)},
         again=work.again,
     )
 

@@ -22,6 +22,12 @@ from rollmill.tasks.shards import GENERATE_STAGE, ShardRef, reference
 FAILED_ROWS = f"reward_status == '{REWARD_FAILED}'"
 """The condition that chooses answers whose reward could not be computed."""
 
+REWARDS, OTHER_REWARDS = "rewards", "other_rewards"
+RESCORED_FROM, RESCORED_WHERE = "rescored_from", "rescored_where"
+SCORING_METADATA = (REWARDS, OTHER_REWARDS, RESCORED_FROM, RESCORED_WHERE)
+"""What a scored file says of its rewards: what they are; those of rows that kept an earlier version's, where they are
+others; the version whose answers were scored again; and which of its rows, where not all."""
+
 
 def score_stage(scorer: Scorer) -> str:
     """Return the stage that holds a run's answers scored by these rewards."""
@@ -34,7 +40,7 @@ class Scoring:
 
     files  where each shard's rows are; a shard that is not there is read from the run's generated ones
     where  which rows are scored, None for all; the others keep what they have
-    marks  what the new files say of themselves, beside what the old ones said
+    marks  what the new files say of their scoring (SCORING_METADATA), beside what the old ones said of the answers
     again  the generation of each shard of this stage whose failed rewards are to be computed once more
     """
 
@@ -81,12 +87,13 @@ def _score_failed(work: Scoring, index: int, done: ShardMarker) -> ShardMarker:
 
 def _store(work: Scoring, index: int, table: pa.Table, replaces: ShardMarker | None = None) -> ShardMarker:
     said = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+    kept = {name: value for name, value in said.items() if name not in SCORING_METADATA}
     return work.run.write_shard(
         work.stage,
         index,
         table,
         schema=RESPONSE_SCHEMA,
-        file_metadata={**said, **work.marks},
+        file_metadata={**kept, **work.marks},
         stats=reward_stats(table),
         replaces=replaces,
     )

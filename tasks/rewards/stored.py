@@ -10,9 +10,6 @@ from pydantic import TypeAdapter, ValidationError
 from rollmill.errors import JobError
 from rollmill.tasks.rewards.config import RewardConfig, RewardConfigs
 
-REWARDS_METADATA = "rewards"
-"""The name under which a file's metadata holds the rewards of its rows."""
-
 
 def rewards_to_text(configs: Sequence[RewardConfig]) -> str:
     """Return rewards as JSON, without what is left at its default. They hold names of API keys, and never the keys."""

@@ -36,6 +36,7 @@ def _row(version: DatasetVersion) -> dict[str, object]:
         "version": version.number,
         "run": version.run_id,
         "policy version": version.policy_version,
+        "scored": version.entry.stage,
         "groups": version.num_groups,
         "rows": version.num_rows,
         "files": len(version.files),

@@ -18,6 +18,7 @@ def show(
     store: Annotated[str, typer.Argument(help="A local folder or s3://bucket/prefix.")],
     version: Annotated[int | None, typer.Option(help="The dataset version; the latest when not given.")] = None,
     prompt: Annotated[str | None, typer.Option(metavar="PROMPT_ID", help="Show every answer to this prompt.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Show the answers that have no reward, and why.")] = False,
     groups: Annotated[int, typer.Option(min=1, help="How many prompts the table shows.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures and shown rows as JSON.")] = False,
 ) -> None:
@@ -25,6 +26,7 @@ def show(
 
     Example: rollmill show ./rollouts --groups 20
     """
+    from rollmill.cli.show_failed import show_failed
     from rollmill.errors import InputError
     from rollmill.storage.store import RolloutStore
     from rollmill.tasks.figures import reward_stats, total
@@ -44,10 +46,19 @@ def show(
         "rows": figures.rows,
         "mean_reward": figures.mean_reward,
         "failed": figures.failed,
+        "unscored": figures.unscored,
         "truncated": figures.truncated,
     }
+    if failed:
+        show_failed(rows, summary, figures.reasons, groups, as_json)
+        return
     if as_json:
-        print(json.dumps({**summary, "samples": [row for group in shown for row in group]}, ensure_ascii=False))
+        print(
+            json.dumps(
+                {**summary, "reasons": figures.reasons, "samples": [row for group in shown for row in group]},
+                ensure_ascii=False,
+            )
+        )
         return
     print("\n".join(f"{name.replace('_', ' '):<15} {_number(value)}" for name, value in summary.items()) + "\n")
     if prompt is None:
