@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 import weakref
 from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from threading import Event, Semaphore, Thread
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-_SECONDS_FOR_THE_LAST_ITEM = 10.0
+_SECONDS_FOR_THE_LAST_ITEMS = 10.0
 
 
 class Ahead(Iterator[Item], Generic[Item]):
@@ -31,7 +32,7 @@ class Ahead(Iterator[Item], Generic[Item]):
         self._thread = Thread(target=_produce, args=arguments, name="rollmill-ahead", daemon=True)
         self._process = os.getpid()
         weakref.finalize(self, _end, self._permits, self._closed, self._process).atexit = False
-        _LIVE.add(self)
+        _RUNNING[self._thread] = (self._permits, self._closed)
         self._thread.start()
 
     def __next__(self) -> Item:
@@ -53,9 +54,6 @@ class Ahead(Iterator[Item], Generic[Item]):
         """Take no more; the thread ends by itself."""
         self._ended = True
         _end(self._permits, self._closed, self._process)
-
-    def join(self, seconds: float) -> None:
-        self._thread.join(seconds)
 
 
 def _produce(
@@ -82,14 +80,18 @@ def _end(permits: Semaphore, closed: Event, process: int) -> None:
         permits.release()
 
 
-_LIVE: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
+_RUNNING: weakref.WeakKeyDictionary[Thread, tuple[Semaphore, Event]] = weakref.WeakKeyDictionary()
 
 
 @atexit.register
 def _end_all() -> None:
-    """End the threads before the libraries that they are in are torn down."""
-    live = list(_LIVE)
-    for ahead in live:
-        ahead.close()
-    for ahead in live:
-        ahead.join(_SECONDS_FOR_THE_LAST_ITEM)
+    """End the threads, also those whose `Ahead` is gone, before the libraries that they are in are torn down."""
+    deadline = time.monotonic() + _SECONDS_FOR_THE_LAST_ITEMS
+    while time.monotonic() < deadline and (
+        running := [thread for thread in list(_RUNNING) if thread.is_alive()]  # one that ends may have begun another
+    ):
+        for thread in running:
+            permits, closed = _RUNNING[thread]
+            _end(permits, closed, os.getpid())
+        for thread in running:
+            thread.join(max(deadline - time.monotonic(), 0))

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Generator
 from threading import Event
@@ -75,15 +77,24 @@ def test_the_thread_ends_when_nobody_takes_any_more(how: str) -> None:
 
 
 def test_a_program_ends_though_items_are_still_being_made() -> None:
-    import subprocess
-    import sys
-
     program = (
         "import itertools\nfrom rollmill.storage.ahead import Ahead\n"
         "ahead = Ahead((number for number in itertools.count()), 2)\nprint(next(ahead))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+def test_a_program_ends_cleanly_while_the_thread_of_a_lost_reader_still_decodes() -> None:
+    program = (
+        "from reading_builders import published\nfrom rollmill import CachedRolloutRunner\n"
+        "store = published(num_prompts=600, prompts_per_shard=300)\n"
+        "def train():\n    CachedRolloutRunner(store)()\ntrain()"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_forked_child_can_drop_its_copy() -> None:
