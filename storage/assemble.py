@@ -69,14 +69,14 @@ def pad_groups(
         response_mask=torch.from_numpy(response_mask.reshape(*shape, responses.shape[1])),
         logprobs_old=torch.from_numpy(logprobs.reshape(*shape, responses.shape[1])),
         rewards=torch.from_numpy(_numbers(rows, "reward", np.float32).reshape(shape)),
-        prompt_texts=_values(firsts, "prompt_text"),
-        response_texts=_nested(_values(rows, "response_text"), group_size),
-        prompt_ids=_values(firsts, "prompt_id"),
-        finish_reasons=_nested(_values(rows, "finish_reason"), group_size),
+        prompt_texts=_texts(firsts, "prompt_text"),
+        response_texts=_nested(_texts(rows, "response_text"), group_size),
+        prompt_ids=_texts(firsts, "prompt_id"),
+        finish_reasons=_nested(_texts(rows, "finish_reason"), group_size),
         policy_version=policy_version,
         policy_versions=torch.from_numpy(_numbers(firsts, "policy_version", np.int64)),
         logprob_mode=logprob_mode,
-        columns=_columns(_values(firsts, "metadata")),
+        columns=_columns(_texts(firsts, "metadata")),
     )
 
 
@@ -88,12 +88,12 @@ def _lists(
 
 def _numbers(rows: Sequence[Chosen], name: str, dtype: type[np.generic]) -> NDArray[Any]:
     """Return one number a row; NaN where it is null."""
-    parts = [table.rows[name].to_numpy()[numbers].astype(dtype) for table, numbers in rows]
+    parts = [table.numbers[name][numbers].astype(dtype) for table, numbers in rows]
     return np.concatenate([np.empty(0, dtype), *parts])
 
 
-def _values(rows: Sequence[Chosen], name: str) -> list[Any]:
-    return [value for table, numbers in rows for value in table.rows[name].take(pa.array(numbers)).to_pylist()]
+def _texts(rows: Sequence[Chosen], name: str) -> list[str]:
+    return [text for table, numbers in rows for text in table.texts[name][numbers].tolist()]
 
 
 def _nested(values: list[str], group_size: int) -> list[list[str]]:

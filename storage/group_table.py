@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +17,22 @@ from rollmill.storage.ragged import Ragged
 from rollmill.storage.schema import RESULT_COLUMNS
 
 _LIST_COLUMNS = ("prompt_token_ids", "response_token_ids", "logprobs")
-_DICTIONARY_COLUMNS = ("run_id", "prompt_text", "finish_reason", "metadata")
+_TEXT_COLUMNS = ("run_id", "prompt_id", "prompt_text", "response_text", "finish_reason", "metadata")
+_REPEATED_COLUMNS = ("run_id", "prompt_id", "prompt_text", "finish_reason", "metadata")
 """Text that repeats within a group, or everywhere; it is decoded once for each different value."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTable:
-    """Whole groups of `group_size` rows: group g is `order[g]`, the numbers of its rows with the samples in order."""
+    """Whole groups of `group_size` rows each: group g is `order[g]`, the numbers of its rows with the samples in order.
 
-    rows: pa.Table  # all columns but the lists
+    `lists` holds the token ids and logprobs, `texts` the columns of text, `numbers` policy_version and reward, which
+    is NaN where it is null; each by the column's name.
+    """
+
     lists: dict[str, Ragged]
+    texts: dict[str, NDArray[np.object_]]
+    numbers: dict[str, NDArray[Any]]
     order: NDArray[np.int64]  # (groups, group_size)
 
     @classmethod
@@ -37,17 +44,20 @@ class GroupTable:
         lists = {name: Ragged.of(rows[name]) for name in _LIST_COLUMNS}
         if not np.array_equal(lists["response_token_ids"].lengths(), lists["logprobs"].lengths()):
             raise CorruptDataError("token ids and logprobs of a row differ in number")
-        return cls(rows.drop_columns(list(_LIST_COLUMNS)).combine_chunks(), lists, _group_order(rows))
+        numbers = {name: rows[name].to_numpy() for name in ("policy_version", "reward")}
+        return cls(lists, {name: _texts(rows[name]) for name in _TEXT_COLUMNS}, numbers, _group_order(rows))
 
     @classmethod
     def joined(cls, tables: Sequence[GroupTable]) -> GroupTable:
         """Return the groups of one table after those of the other; all have the same group size."""
         if len(tables) == 1:
             return tables[0]
-        starts = np.cumsum([0, *(table.rows.num_rows for table in tables)])
+        first = tables[0]
+        starts = np.cumsum([0, *(len(table.numbers["reward"]) for table in tables)])
         return cls(
-            pa.concat_tables([table.rows for table in tables]).combine_chunks(),
-            {name: Ragged.joined([table.lists[name] for table in tables]) for name in _LIST_COLUMNS},
+            {name: Ragged.joined([table.lists[name] for table in tables]) for name in first.lists},
+            {name: np.concatenate([table.texts[name] for table in tables]) for name in first.texts},
+            {name: np.concatenate([table.numbers[name] for table in tables]) for name in first.numbers},
             np.concatenate([table.order + start for table, start in zip(tables, starts[:-1], strict=True)]),
         )
 
@@ -61,7 +71,7 @@ class GroupTable:
 
     def num_scored(self) -> NDArray[np.int64]:
         """Return how many rewards of each group are there, [groups]."""
-        scored: NDArray[np.int64] = self.rows["reward"].is_valid().to_numpy()[self.order].sum(axis=1)
+        scored: NDArray[np.int64] = (~np.isnan(self.numbers["reward"]))[self.order].sum(axis=1)
         return scored
 
 
@@ -72,7 +82,7 @@ def decode_groups(data: bytes, file: CommittedFile, where: str, group_size: int)
     of another size.
     """
     try:
-        parquet = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(_DICTIONARY_COLUMNS))
+        parquet = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(_REPEATED_COLUMNS))
         rows = parquet.read(columns=RESULT_COLUMNS)
     except (pa.ArrowException, OSError) as error:
         raise CorruptDataError(f"{where} cannot be decoded: {error}") from error
@@ -116,6 +126,16 @@ def _group_numbers(rows: pa.Table) -> NDArray[np.int64]:
     ranks = np.empty(len(first), np.int64)
     ranks[np.argsort(first)] = np.arange(len(first))
     return ranks[numbers]
+
+
+def _texts(column: pa.ChunkedArray) -> NDArray[np.object_]:
+    values = column.combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        different: NDArray[np.object_] = values.dictionary.to_numpy(zero_copy_only=False)
+        repeated: NDArray[np.object_] = different[values.indices.to_numpy()]
+        return repeated
+    each: NDArray[np.object_] = values.to_numpy(zero_copy_only=False)
+    return each
 
 
 def _codes(column: pa.ChunkedArray) -> NDArray[np.int64]:

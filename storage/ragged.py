@@ -13,27 +13,37 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """List i is `values[offsets[i] : offsets[i + 1]]`."""
+    """Lists as pieces of a few arrays: list i is `arrays[where[i]][starts[i] : stops[i]]`."""
 
-    offsets: NDArray[np.int64]
-    values: NDArray[Any]
+    arrays: tuple[NDArray[Any], ...]
+    where: NDArray[np.intp]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
 
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> Ragged:
-        """Return a column of lists, which holds nulls nowhere; without a copy when it is one chunk."""
-        lists = column.combine_chunks()
-        offsets = lists.offsets.to_numpy().astype(np.int64)
-        return cls(offsets, lists.values.to_numpy())
+        """Return a column of lists, which holds nulls nowhere, without copying their elements."""
+        parts = [_of_chunk(chunk) for chunk in column.chunks]
+        return cls.joined(parts) if parts else cls((), *(np.zeros(0, np.int64) for _ in range(3)))
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Return the lists of the first part, then those of the second, and so on."""
-        values = [part.values[part.offsets[0] : part.offsets[-1]] for part in parts]
-        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
-        return cls(np.concatenate([[0], np.cumsum(lengths)]), np.concatenate(values))
+        """Return the lists of the first part, then those of the second, and so on, without copying their elements."""
+        firsts = np.cumsum([0, *(len(part.arrays) for part in parts)])
+        return cls(
+            tuple(array for part in parts for array in part.arrays),
+            np.concatenate([part.where + first for part, first in zip(parts, firsts[:-1], strict=True)]),
+            np.concatenate([part.starts for part in parts]),
+            np.concatenate([part.stops for part in parts]),
+        )
 
     def lengths(self) -> NDArray[np.int64]:
-        return np.diff(self.offsets)
+        return self.stops - self.starts
+
+
+def _of_chunk(lists: pa.ListArray) -> Ragged:
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    return Ragged((lists.values.to_numpy(),), np.zeros(len(lists), np.intp), offsets[:-1], offsets[1:])
 
 
 Choice = tuple[Ragged, NDArray[np.int64]]
@@ -49,21 +59,25 @@ def padded(
     """
     if side not in ("left", "right"):
         raise ValueError(f"padding side must be left or right, got {side}")
-    lengths = np.concatenate([lists.lengths()[chosen] for lists, chosen in choices] or [np.zeros(0, np.int64)])
+    each = [lists.stops[chosen] - lists.starts[chosen] for lists, chosen in choices]
+    lengths = np.concatenate([np.zeros(0, np.int64), *each])
     longest = int(lengths.max(initial=0))
     values = np.empty((len(lengths), longest), dtype)
-    row = 0
+    rows = iter(values)
     for lists, chosen in choices:
-        starts, stops = lists.offsets[chosen].tolist(), lists.offsets[chosen + 1].tolist()
-        for start, stop in zip(starts, stops, strict=True):
-            num_pads = longest - (stop - start)
-            if side == "left":
-                values[row, :num_pads] = fill
-                values[row, num_pads:] = lists.values[start:stop]
-            else:
-                values[row, : stop - start] = lists.values[start:stop]
-                values[row, stop - start :] = fill
-            row += 1
+        ends = zip(*(part[chosen].tolist() for part in (lists.where, lists.starts, lists.stops)), strict=True)
+        for (where, start, stop), row in zip(ends, rows, strict=False):  # `rows` goes on with the next choice
+            _fill(row, lists.arrays[where][start:stop], fill, side)
     places = np.arange(longest)
     mask = places >= longest - lengths[:, None] if side == "left" else places < lengths[:, None]
     return values, mask
+
+
+def _fill(row: NDArray[Any], elements: NDArray[Any], fill: float, side: str) -> None:
+    if side == "left":
+        num_pads = len(row) - len(elements)
+        row[:num_pads] = fill
+        row[num_pads:] = elements
+    else:
+        row[: len(elements)] = elements
+        row[len(elements) :] = fill

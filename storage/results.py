@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,8 +58,7 @@ class RawRollout:
         for name in ("response_texts", "finish_reasons"):
             for row in getattr(self, name):
                 _expect_length(f"a row of {name}", row, group_size)
-        finite = torch.isfinite(self.logprobs_old)
-        if not finite.all() and not finite[self.response_mask].all():
+        if not _all_finite(self.logprobs_old) and not _all_finite(self.logprobs_old[self.response_mask]):
             raise ValueError("logprobs_old holds values that are not finite where response_mask is True")
 
     @property
@@ -112,6 +112,12 @@ def pad_rows(rows: Sequence[Sequence[int]], *, pad_id: int, side: str) -> tuple[
         ids[index, place] = torch.as_tensor(row, dtype=torch.int64)
         mask[index, place] = True
     return ids, mask
+
+
+def _all_finite(tensor: Tensor) -> bool:
+    if tensor.device.type == "cpu" and tensor.dtype == torch.float32:
+        return bool(np.isfinite(tensor.detach().numpy()).all())  # torch's own threads would have to be waited for
+    return bool(torch.isfinite(tensor).all())
 
 
 def _expect_shape(name: str, tensor: Tensor, shape: Sequence[int]) -> None:
