@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
-from prefect import task
+from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
@@ -146,7 +146,7 @@ def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: 
     """
     gate = Gate()
     failed = _failed_rewards(checked, plan, work, gate)
-    engines = start_engines(checked.job.policy, checked.job.engine)
+    engines = start_engines(checked.job.policy, checked.job.engine, on_log=get_run_logger().log)
     threads = ThreadPoolTaskRunner[list[ShardRef]](max_workers=2 * shards_in_flight(checked.job, engines.num_engines))
     with threads, engines:
         try:

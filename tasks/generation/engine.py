@@ -8,6 +8,7 @@ the pipe closes and the engine ends itself.
 from __future__ import annotations
 
 import itertools
+import logging
 import multiprocessing
 import threading
 from collections.abc import Callable, Sequence
@@ -18,17 +19,31 @@ from types import TracebackType
 from rollmill.errors import EngineDiedError, PolicyError
 from rollmill.tasks.generation.config import EngineConfig, PolicyConfig
 from rollmill.tasks.generation.devices import engine_devices, threads_per_engine
-from rollmill.tasks.generation.engine_process import Done, EngineSpec, Failed, Progress, Ready, Work, run_engine
+from rollmill.tasks.generation.engine_process import (
+    Done,
+    EngineSpec,
+    Failed,
+    LogLine,
+    Message,
+    Progress,
+    Work,
+    run_engine,
+)
 from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
 
 ProgressCallback = Callable[[int, int], None]
 """Called with (rows finished, tokens sampled) since the last call, from the engine's own thread."""
 
+LogCallback = Callable[[int, str], None]
+"""Called with (level, text) of each line that an engine logs, from the engine's own thread."""
+
+logger = logging.getLogger(__name__)
+
 _SECONDS_TO_END = 5.0
 
 
-def start_engines(policy: PolicyConfig, engine: EngineConfig) -> Engines:
-    """Return the engines of a job, one per device; use them in a `with` block. None is spawned before `warm_up`."""
+def start_engines(policy: PolicyConfig, engine: EngineConfig, on_log: LogCallback = logger.log) -> Engines:
+    """Return the engines of a job, one per device; use them in a `with` block. None is spawned before it is needed."""
     devices = engine_devices(engine.devices)
     specs = [
         EngineSpec(
@@ -41,16 +56,17 @@ def start_engines(policy: PolicyConfig, engine: EngineConfig) -> Engines:
         )
         for device in devices
     ]
-    return Engines(specs, seconds_per_work=engine.seconds_per_shard)
+    return Engines(specs, seconds_per_work=engine.seconds_per_shard, on_log=on_log)
 
 
 class Engines:
     """Spreads work over the engines; every method may be called from several threads at once."""
 
-    def __init__(self, specs: Sequence[EngineSpec], seconds_per_work: float) -> None:
+    def __init__(self, specs: Sequence[EngineSpec], seconds_per_work: float, on_log: LogCallback = logger.log) -> None:
         self._slots: list[_EngineProcess | None] = [None] * len(specs)
         self._specs = list(specs)
         self._seconds_per_work = seconds_per_work
+        self._on_log = on_log
         self._lock = threading.Lock()
         self._closed = False
 
@@ -105,15 +121,16 @@ class Engines:
     def _running(self, slot: int) -> _EngineProcess:
         process = self._slots[slot]
         if process is None or process.is_dead:
-            process = self._slots[slot] = _EngineProcess(self._specs[slot])
+            process = self._slots[slot] = _EngineProcess(self._specs[slot], self._on_log)
         return process
 
 
 class _EngineProcess:
     """One child process, and the thread that reads its messages."""
 
-    def __init__(self, spec: EngineSpec) -> None:
+    def __init__(self, spec: EngineSpec, on_log: LogCallback) -> None:
         self.spec = spec
+        self._on_log = on_log
         self.is_dead = False
         self._work_ids = itertools.count()
         self._pending: dict[int, tuple[int, Future[tuple[FinishedGroup, ...]]]] = {}
@@ -171,9 +188,11 @@ class _EngineProcess:
         self._process.join(_SECONDS_TO_END)
         self._end()
 
-    def _handle(self, message: Ready | Progress | Done | Failed) -> None:
+    def _handle(self, message: Message) -> None:
         if isinstance(message, Failed):
             self._failure = message
+        elif isinstance(message, LogLine):
+            self._on_log(message.level, f"engine {self.spec.device} (pid {self.pid}): {message.text}")
         elif isinstance(message, Progress):
             with self._lock:
                 listeners = list(self._listeners.values())

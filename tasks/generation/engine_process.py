@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
-from rollmill.errors import InputError, RollmillError
+from rollmill.errors import GenerationError, InputError, RollmillError
 from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
+
+if TYPE_CHECKING:
+    from rollmill.tasks.generation.scheduler import InferenceScheduler
+
+logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_PROGRESS = 0.2
 
@@ -58,6 +66,14 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """Child to parent: what the engine has to say; `level` is one of the logging module's."""
+
+    level: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """Child to parent: the engine cannot go on. `is_input_error` says that trying again would not help."""
 
@@ -65,25 +81,39 @@ class Failed:
     is_input_error: bool
 
 
+Message = Ready | Progress | Done | LogLine | Failed
+
+
 @dataclass(slots=True)
 class _Pending:
-    """One `Work` that is being answered: its own keys, and the answers by place."""
+    """One `Work` that is being answered, and the answers by place."""
 
-    keys: list[str]
+    groups: tuple[PromptGroup, ...]
     finished: dict[int, FinishedGroup] = field(default_factory=dict)
+
+
+class _LogPipe(logging.Handler):
+    """Sends log records to the parent."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(logging.INFO)
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._connection.send(LogLine(level=record.levelno, text=self.format(record)))
 
 
 def run_engine(connection: Connection, spec: EngineSpec) -> None:
     """Serve one parent over `connection`; the process ends when the parent does, however that happens."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
+    logging.getLogger().addHandler(_LogPipe(connection))
+    logging.getLogger("rollmill").setLevel(logging.INFO)
     inbox: queue.Queue[Work] = queue.Queue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
         _Server(connection, inbox, spec).serve()
     except RollmillError as error:
         connection.send(Failed(message=str(error), is_input_error=isinstance(error, InputError)))
-    except MemoryError:
-        connection.send(Failed(message="out of memory; lower engine.max_batch_size", is_input_error=False))
 
 
 def _receive(connection: Connection, inbox: queue.Queue[Work]) -> None:
@@ -102,13 +132,17 @@ class _Server:
         import torch
 
         from rollmill.tasks.generation.policies import load_policy
-        from rollmill.tasks.generation.scheduler import InferenceScheduler
 
         torch.set_num_threads(spec.num_threads)
-        model, tokenizer = load_policy(spec.model, dtype=spec.dtype, device=spec.device)
-        self._scheduler = InferenceScheduler(
-            model, tokenizer, max_batch_size=spec.max_batch_size, max_seq_len=spec.max_seq_len
-        )
+        begin = time.monotonic()
+        self._spec = spec
+        self._policy = load_policy(spec.model, dtype=spec.dtype, device=spec.device)
+        self._scheduler = self._make_scheduler(spec.max_batch_size)
+        logger.info(
+            "loaded %s on %s as %s in %.1f s, %d threads, up to %d answers at once",
+            spec.model, spec.device, self._policy[0].dtype, time.monotonic() - begin, spec.num_threads,
+            spec.max_batch_size,
+        )  # fmt: skip
         self._connection = connection
         self._inbox = inbox
         self._pending: dict[int, _Pending] = {}
@@ -120,33 +154,64 @@ class _Server:
         """Answer work for ever."""
         while True:
             self._take_work()
-            for group in self._scheduler.step():
+            for group in self._step():
                 self._finish(group)
             self._report()
+
+    def _make_scheduler(self, max_batch_size: int) -> InferenceScheduler:
+        from rollmill.tasks.generation.scheduler import InferenceScheduler
+
+        model, tokenizer = self._policy
+        return InferenceScheduler(model, tokenizer, max_batch_size=max_batch_size, max_seq_len=self._spec.max_seq_len)
+
+    def _step(self) -> list[FinishedGroup]:
+        """Take a step; when memory runs out, once, begin all unfinished groups anew with half the batch."""
+        try:
+            return self._scheduler.step()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            size = self._scheduler.max_batch_size
+        if size < self._spec.max_batch_size or size == 1:
+            raise GenerationError(f"out of memory with {size} answers at once: lower engine.max_batch_size")
+        logger.warning("out of memory with %d answers at once; going on with %d", size, size // 2)
+        self._start_again(size // 2)
+        return []
+
+    def _start_again(self, max_batch_size: int) -> None:
+        self._scheduler.reset()
+        self._reported = (0, 0)
+        self._scheduler = self._make_scheduler(max_batch_size)
+        for work_id, pending in self._pending.items():
+            self._submit(work_id, set(range(len(pending.groups))) - pending.finished.keys())
+
+    def _submit(self, work_id: int, places: Iterable[int]) -> None:
+        groups = self._pending[work_id].groups
+        for place in sorted(places):
+            self._scheduler.submit(replace(groups[place], key=f"{work_id}/{place}"))
 
     def _take_work(self) -> None:
         """Take all the work there is; wait for some when nothing is in progress."""
         while not self._scheduler.has_work or not self._inbox.empty():
             work = self._inbox.get()
-            self._pending[work.work_id] = _Pending(keys=[group.key for group in work.groups])
-            for place, group in enumerate(work.groups):
-                self._scheduler.submit(replace(group, key=f"{work.work_id}/{place}"))
+            self._pending[work.work_id] = _Pending(groups=work.groups)
+            self._submit(work.work_id, range(len(work.groups)))
             self._answer_if_done(work.work_id)
 
     def _finish(self, group: FinishedGroup) -> None:
         work_id, place = map(int, group.key.split("/"))
         pending = self._pending[work_id]
-        pending.finished[place] = replace(group, key=pending.keys[place])
+        pending.finished[place] = replace(group, key=pending.groups[place].key)
         self._answer_if_done(work_id)
 
     def _answer_if_done(self, work_id: int) -> None:
         pending = self._pending[work_id]
-        if len(pending.finished) < len(pending.keys):
+        if len(pending.finished) < len(pending.groups):
             return
         del self._pending[work_id]
         self._report(now=True)
         self._connection.send(
-            Done(work_id=work_id, groups=tuple(pending.finished[place] for place in range(len(pending.keys))))
+            Done(work_id=work_id, groups=tuple(pending.finished[place] for place in range(len(pending.groups))))
         )
 
     def _report(self, now: bool = False) -> None:
@@ -158,3 +223,12 @@ class _Server:
         self._reported, self._seconds_reported = current, seconds
         if rows or tokens:
             self._connection.send(Progress(num_rows=rows, num_tokens=tokens))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error means that memory ran out, on the CPU or on a GPU."""
+    import torch
+
+    words = ("not enough memory", "can't allocate memory", "out of memory")
+    text = str(error).lower()
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in text for word in words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,11 +12,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from builders import byte_tokenizer, save_policy, tiny_model
+from builders import VOCAB_SIZE, byte_tokenizer, save_policy, tiny_model
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from rollmill.errors import EngineDiedError, JobError, PolicyError
 from rollmill.tasks.generation.config import EngineConfig, PolicyConfig
@@ -164,6 +167,52 @@ def test_work_spreads_over_engines_and_answers_stay_the_same(policy: Path) -> No
     with start(policy, devices="cpu:2") as engines, ThreadPoolExecutor(6) as pool:
         assert list(pool.map(engines.generate, batches)) == [expected(batch) for batch in batches]
         assert len({process.pid for process in engines._slots if process}) == 2
+
+
+def limit_memory(pid: int, more: int) -> None:
+    """Let a process grow by no more than so many bytes from here on."""
+    size = psutil.Process(pid).memory_info().vms
+    resource.prlimit(pid, resource.RLIMIT_AS, (size + more, size + more))
+
+
+def test_memory_that_runs_out_halves_the_batch_once_and_changes_no_answer(tmp_path: Path) -> None:
+    lines: list[str] = []
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64}
+    sizes = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads, max_position_embeddings=512)).eval()
+    model.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    engine = EngineConfig(devices="cpu", max_batch_size=1024, max_seq_len=512)
+    asked = [
+        replace(group, seeds=list(range(place, place + 64))) for place, group in enumerate(groups(16, max_tokens=4))
+    ]
+    with start_engines(
+        PolicyConfig(model=str(tmp_path), dtype="float32"), engine, on_log=lambda _, line: lines.append(line)
+    ) as engines:
+        engines.generate(groups(1))
+        (pid,) = [process.pid for process in engines._slots if process]
+        assert pid is not None
+        limit_memory(pid, 200_000_000)  # the rows' keys and values take 268 MB, half of them 134 MB
+        answers = engines.generate(asked)
+    assert any("out of memory with 1024 answers at once; going on with 512" in line for line in lines)
+    assert any("loaded" in line for line in lines)
+    alone = InferenceScheduler(model, byte_tokenizer(), max_batch_size=64, max_seq_len=512)
+    expected_answers = {group.key: group for group in alone.stream(asked)}
+    assert answers == [expected_answers[group.key] for group in asked]
+
+
+def test_memory_that_runs_out_again_is_a_clear_error(policy: Path) -> None:
+    asked = [replace(group, seeds=list(range(2048))) for group in groups(1, max_tokens=400)]
+    engine = EngineConfig(devices="cpu", max_batch_size=2048, max_seq_len=512)
+    with start_engines(PolicyConfig(model=str(policy), dtype="float32"), engine) as engines:
+        engines.generate(groups(1))
+        (pid,) = [process.pid for process in engines._slots if process]
+        assert pid is not None
+        limit_memory(pid, 1_000_000)
+        with pytest.raises(
+            EngineDiedError, match=r"out of memory with 1024 answers at once: lower engine.max_batch_size"
+        ):
+            engines.generate(asked)
 
 
 def test_devices_are_counted_without_guessing() -> None:
