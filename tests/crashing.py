@@ -170,6 +170,8 @@ class Watcher:
             assert entry is not None
             version = DatasetVersion(self.objects, entry)
             self._check_rows(version)
+            earlier = [held for held in self.versions.values() if held.run_id == version.run_id]
+            assert all(set(held.files) < set(version.files) for held in earlier), "a run has less than before"
             self.versions[number] = version
 
     def _check_rows(self, version: DatasetVersion) -> None:
