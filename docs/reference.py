@@ -1,4 +1,4 @@
-"""Writes the generated parts of jobs.md and cli.md from the job model and the commands: `make docs`."""
+"""Writes the generated parts of jobs.md, rewards.md and cli.md from the job model and the commands: `make docs`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typer.core import TyperOption
 
 from rollmill.cli.main import app
 from rollmill.flows.job import RolloutJob
+from rollmill.tasks.rewards.fields import RewardFields
 
 BEGIN, END = "<!-- generated: make docs -->", "<!-- end -->"
 FOLDER = Path(__file__).parent
@@ -31,7 +32,7 @@ def with_generated_part(text: str, generated: str) -> str:
 
 
 def job_reference() -> str:
-    """Return a table of fields for the job, for each of its sections, and for each kind of reward."""
+    """Return a table of fields for the job and for each of its sections."""
     schema = RolloutJob.model_json_schema()
     definitions = schema["$defs"]
     parts = ["### The job", _table(schema, definitions)]
@@ -39,10 +40,20 @@ def job_reference() -> str:
         if "$ref" in field:
             section = definitions[field["$ref"].rpartition("/")[2]]
             parts += [f"### `{name}`", section["description"], _table(section, definitions)]
+    return "\n\n".join(parts)
+
+
+def reward_reference() -> str:
+    """Return a table of the fields that every reward has, and one for each kind of the fields of its own."""
+    definitions = RolloutJob.model_json_schema()["$defs"]
+    shared = RewardFields.model_json_schema()
+    parts = ["### Every kind", "These fields and `type`, which names the kind.", _table(shared, definitions)]
     for reward in definitions.values():
-        kind = reward.get("properties", {}).get("type", {}).get("const")
-        if kind and "weight" in reward["properties"]:
-            parts += [f"### `rewards`, type `{kind}`", reward["description"], _table(reward, definitions)]
+        fields = reward.get("properties", {})
+        if "const" in fields.get("type", {}) and "weight" in fields:
+            own = {name: field for name, field in fields.items() if name not in {*shared["properties"], "type"}}
+            parts += [f"### `{fields['type']['const']}`", reward["description"]]
+            parts += [_table({**reward, "properties": own}, definitions)] if own else []
     return "\n\n".join(parts)
 
 
@@ -55,9 +66,10 @@ def command_reference() -> str:
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Yield each page's path and what it should hold."""
-    for name, generated in (("jobs.md", job_reference()), ("cli.md", command_reference())):
+    references = {"jobs.md": job_reference, "rewards.md": reward_reference, "cli.md": command_reference}
+    for name, generated in references.items():
         path = FOLDER / name
-        yield path, with_generated_part(path.read_text(), generated)
+        yield path, with_generated_part(path.read_text(), generated())
 
 
 def _table(section: dict[str, Any], definitions: dict[str, Any]) -> str:

@@ -25,14 +25,14 @@ def reference() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["jobs.md", "cli.md"])
+@pytest.mark.parametrize("page", ["jobs.md", "rewards.md", "cli.md"])
 def test_the_reference_says_what_the_code_says(page: str) -> None:
     wanted = {path.name: text for path, text in reference().pages()}
     assert (ROOT / "docs" / page).read_text() == wanted[page], "run make docs"
 
 
-def test_the_job_page_names_every_field_and_the_command_page_every_option() -> None:
-    jobs = (ROOT / "docs" / "jobs.md").read_text()
+def test_the_job_pages_name_every_field_and_the_command_page_every_option() -> None:
+    jobs = "".join((ROOT / "docs" / page).read_text() for page in ("jobs.md", "rewards.md"))
     for definition in RolloutJob.model_json_schema()["$defs"].values():
         missing = [name for name in definition.get("properties", {}) if f"`{name}`" not in jobs]
         assert missing == []
