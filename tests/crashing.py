@@ -67,10 +67,11 @@ class HookedObjects(Objects):
 class Fate:
     """Ends its worker before or after operation number `number`; without a number the worker lives on.
 
+    A text stands for the first write of a key that begins with it.
     Threads of the worker that come later find it dead. `end` is how: an exception, or the process's own SIGKILL.
     """
 
-    number: int | None
+    number: int | str | None
     moment: str = "before"
     end: Callable[[], None] | None = None
     num_seen: int = 0
@@ -80,11 +81,18 @@ class Fate:
     def __call__(self, moment: str, name: str, key: str) -> None:
         with self.lock:
             self.num_seen += moment == "before"
-            self.dead = self.dead or (moment == self.moment and self.num_seen == self.number)
+            self.dead = self.dead or (moment == self.moment and is_moment(self.number, self.num_seen, name, key))
         if self.dead:
             if self.end:
                 self.end()
             raise Crashed(f"{moment} {name} {key}")
+
+
+def is_moment(wanted: int | str | None, number: int, name: str, key: str) -> bool:
+    """Whether this operation is the one wanted: by its number, or as a write of a key with that beginning."""
+    if isinstance(wanted, str):
+        return name in ("create", "put") and key.startswith(wanted)
+    return wanted == number
 
 
 def kill_this_process() -> None:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from threading import Event
 
 import pytest
-from crashing import Crashed, Fate, HookedObjects, Watcher, work
+from crashing import Crashed, Fate, HookedObjects, Watcher, is_moment, work
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_builders import Place, in_memory, plan_of
@@ -37,10 +37,13 @@ class Life:
     run: int
     order: int
     publish_parts: bool
-    crash_at: int | None
+    crash_at: int | str | None
     moment: str
-    held_up_at: int
+    held_up_at: int | str
     meanwhile: Life | None
+
+
+_MOMENTS = st.integers(1, _MAX_OPERATIONS) | st.sampled_from(["data/", "runs/", "log/", "HEAD"])
 
 
 def lives(depth: int = 2) -> st.SearchStrategy[Life]:
@@ -49,22 +52,23 @@ def lives(depth: int = 2) -> st.SearchStrategy[Life]:
         run=st.integers(0, 1),
         order=st.integers(0, 9),
         publish_parts=st.booleans(),
-        crash_at=st.none() | st.integers(1, _MAX_OPERATIONS),
+        crash_at=st.none() | _MOMENTS,
         moment=st.sampled_from(["before", "after"]),
-        held_up_at=st.integers(1, _MAX_OPERATIONS),
+        held_up_at=_MOMENTS,
         meanwhile=st.none() | lives(depth - 1) if depth else st.none(),
     )
 
 
 def pass_life(objects: Objects, life: Life, watcher: Watcher) -> None:
     """Let one worker live; at its operation `held_up_at` it stops while the other life passes as a whole."""
-    plan, seen = PLANS[life.run], iter(range(1, 10**6))
-    fate = Fate(life.crash_at, life.moment)
+    plan, fate, waiting = PLANS[life.run], Fate(life.crash_at, life.moment), [life.meanwhile]
 
     def hook(moment: str, name: str, key: str) -> None:
         fate(moment, name, key)
-        if moment == "before" and next(seen) == life.held_up_at and life.meanwhile:
-            pass_life(objects, life.meanwhile, watcher)
+        if moment == "before" and is_moment(life.held_up_at, fate.num_seen, name, key) and waiting:
+            meanwhile = waiting.pop()
+            if meanwhile:
+                pass_life(objects, meanwhile, watcher)
         watcher(moment, name, key)
 
     order = random.Random(life.order).sample(range(len(plan.shards)), len(plan.shards))
