@@ -9,7 +9,7 @@ JOB ?= deployments/jobs/demo.yaml
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format bench-flow docs wheel install clean
+.PHONY: help demo test test-slow check format bench-flow bench-store docs wheel install clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -35,6 +35,9 @@ format: $(VENV)/.dev ## rewrite the code as ruff formats it
 
 bench-flow: $(VENV)/.dev ## measure the flow's wall time over the scheduler's alone
 	@$(BIN)/python benchmarks/flow.py
+
+bench-store: $(VENV)/.dev ## measure writing and reading a store, on a local disk and on SeaweedFS (many minutes)
+	@$(BIN)/python benchmarks/store.py
 
 docs: $(VENV)/.dev ## write the reference parts of docs/jobs.md and docs/cli.md
 	@$(BIN)/python docs/reference.py
