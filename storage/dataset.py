@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rollmill.errors import InputError
-from rollmill.storage.ahead import Ahead
 from rollmill.storage.assemble import Padding
 from rollmill.storage.file_cache import DEFAULT_MAX_CACHE_BYTES
 from rollmill.storage.file_source import FileSource
@@ -16,8 +15,6 @@ from rollmill.storage.minibatches import Cursor, MinibatchReader
 from rollmill.storage.reading import Reading
 from rollmill.storage.results import RolloutResult
 from rollmill.storage.store import RolloutStore
-
-_MINIBATCHES_AHEAD = 1
 
 
 class RolloutDataset(IterableDataset[RolloutResult]):
@@ -85,10 +82,6 @@ class RolloutDataset(IterableDataset[RolloutResult]):
         worker = get_worker_info()
         share, shares = (0, 1) if worker is None else (worker.id, worker.num_workers)
         reader = MinibatchReader(self._source, self._entries, self._reading.split(share, shares))
-        minibatches = Ahead(reader.read(Cursor(self._epoch), self._num_epochs), _MINIBATCHES_AHEAD)
-        try:
-            for minibatch in minibatches:
-                if minibatch.result.num_groups:
-                    yield minibatch.result
-        finally:
-            minibatches.close()
+        for minibatch in reader.read(Cursor(self._epoch), self._num_epochs):
+            if minibatch.result.num_groups:
+                yield minibatch.result

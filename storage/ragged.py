@@ -62,22 +62,13 @@ def padded(
     each = [lists.stops[chosen] - lists.starts[chosen] for lists, chosen in choices]
     lengths = np.concatenate([np.zeros(0, np.int64), *each])
     longest = int(lengths.max(initial=0))
-    values = np.empty((len(lengths), longest), dtype)
+    values = np.full((len(lengths), longest), fill, dtype) if fill else np.zeros((len(lengths), longest), dtype)
     rows = iter(values)
     for lists, chosen in choices:
         ends = zip(*(part[chosen].tolist() for part in (lists.where, lists.starts, lists.stops)), strict=True)
         for (where, start, stop), row in zip(ends, rows, strict=False):  # `rows` goes on with the next choice
-            _fill(row, lists.arrays[where][start:stop], fill, side)
+            place = slice(longest - (stop - start), longest) if side == "left" else slice(0, stop - start)
+            row[place] = lists.arrays[where][start:stop]
     places = np.arange(longest)
     mask = places >= longest - lengths[:, None] if side == "left" else places < lengths[:, None]
     return values, mask
-
-
-def _fill(row: NDArray[Any], elements: NDArray[Any], fill: float, side: str) -> None:
-    if side == "left":
-        num_pads = len(row) - len(elements)
-        row[:num_pads] = fill
-        row[num_pads:] = elements
-    else:
-        row[: len(elements)] = elements
-        row[len(elements) :] = fill
