@@ -159,7 +159,7 @@ def check_threads(objects_of: Callable[[], Objects], seed: int, num_workers: int
     check_that_nothing_was_lost(objects_of(), watcher, PLANS)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 def test_racing_workers_that_crash_lose_and_double_nothing(place: Place, seed: int) -> None:
     check_threads(place.objects, seed, num_workers=3, num_crashes=2)
 
