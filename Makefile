@@ -12,7 +12,7 @@ TESTS ?= tests
 .PHONY: help demo test test-slow check format bench-flow bench-generation bench-invariance bench-store docs wheel install clean
 
 help: ## list these commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.demo ## run the main job: 64 prompts, 8 answers each, rewards, a published dataset version in ./rollouts
 	@$(BIN)/rollmill run $(JOB)
