@@ -190,8 +190,13 @@ def _fields_at(location: list[str | int], values: Any, model: type[BaseModel]) -
     for key in location:
         values = values[key]
         node = node["items"] if isinstance(key, int) else node["properties"][key]
-        node = _resolve(node, schema, values)
+        node = _resolve(next(filter(_has_parts, node.get("anyOf", ())), node), schema, values)
     return list(node.get("properties", {}))
+
+
+def _has_parts(node: dict[str, Any]) -> bool:
+    """Whether this alternative of a field that may be unset is the one with fields or places in it."""
+    return bool({"items", "properties", "$ref"} & node.keys())
 
 
 def _resolve(node: dict[str, Any], schema: dict[str, Any], values: Any) -> dict[str, Any]:

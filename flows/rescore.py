@@ -126,8 +126,10 @@ def _report(checked: CheckedRescore, version: DatasetVersion, shards: Sequence[S
 
 
 def _before(checked: CheckedRescore) -> Figures | None:
-    """Return the figures of the version that was rescored, as far as its shards' markers still stand for its files."""
+    """Return the figures of the version that was rescored, if its shards' markers have them and still stand for its
+    files."""
     files = checked.version.files
     markers = checked.work.run.markers(checked.version.entry.stage, [file.shard for file in files])
-    stands = all(file.shard in markers and markers[file.shard].file == file.file for file in files)
-    return total(marker.stats for marker in markers.values()) if stands else None
+    stand = [marker for file in files if (marker := markers.get(file.shard)) and marker.file == file.file]
+    counted = len(stand) == len(files) and all("reasons" in marker.stats for marker in stand)
+    return total(marker.stats for marker in stand) if counted else None

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollmill.errors import JobError
+from rollmill.tasks.figures import reward_stats
 from rollmill.tasks.rewards.build_plain import plain_config
 from rollmill.tasks.rewards.scoring import Scorer, build_rewards
 
@@ -175,6 +176,25 @@ def test_a_service_that_stays_down_fails_every_answer_in_time_and_works_again_af
     assert "503 Service Unavailable: down for maintenance" in failed["reward_error"][39].as_py()
     down.clear()
     assert rewards(job.score_table(table)) == [1.0] * 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patience", [5, 120])
+def test_a_service_that_is_down_for_half_a_minute_costs_nothing_with_patience_and_no_zero_without(
+    service: FakeService, response_table: MakeTable, scorer: MakeScorer, patience: int
+) -> None:
+    up_from = time.monotonic() + 30
+    service.script = lambda request: (
+        scores([0.5] * len(request["responses"])) if time.monotonic() > up_from else (503, {}, b"restarting")
+    )
+    job = scorer({"type": "http", "url": service.url, "answers_per_call": 4, "seconds_until_failure": patience})
+    table = job.score_table(response_table([["a", "b"]] * 20))
+    counts = reward_stats(table)
+    if patience > 30:
+        assert time.monotonic() > up_from
+        assert (rewards(table), counts["scored"], counts["reasons"]) == ([0.5] * 40, 40, {})
+    else:
+        assert (rewards(table), counts["unscored"], len(counts["reasons"])) == ([None] * 40, 40, 1)
 
 
 def test_no_service_at_all_is_a_failure_by_name(
