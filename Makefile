@@ -9,7 +9,7 @@ JOB ?= deployments/jobs/demo.yaml
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format bench-flow bench-generation bench-invariance bench-store docs wheel install clean
+.PHONY: help demo test test-slow check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs wheel install clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -41,6 +41,9 @@ bench-invariance: $(VENV)/.dev ## count the answers that change when only the ba
 
 bench-flow: $(VENV)/.dev ## measure the flow's wall time over the scheduler's alone
 	@$(BIN)/python benchmarks/flow.py
+
+bench-scoring: $(VENV)/.dev ## measure whether scoring holds up generation, and how fast the rules are
+	@$(BIN)/python benchmarks/scoring.py
 
 bench-store: $(VENV)/.dev ## measure writing and reading a store, on a local disk and on SeaweedFS (many minutes)
 	@$(BIN)/python benchmarks/store.py
