@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.dataset as pads
 from numpy.typing import NDArray
 
 from rollmill.errors import CorruptDataError
@@ -20,6 +20,8 @@ _LIST_COLUMNS = ("prompt_token_ids", "response_token_ids", "logprobs")
 _TEXT_COLUMNS = ("run_id", "prompt_id", "prompt_text", "response_text", "finish_reason", "metadata")
 _REPEATED_COLUMNS = ("run_id", "prompt_id", "prompt_text", "finish_reason", "metadata")
 """Text that repeats within a group, or everywhere; it is decoded once for each different value."""
+
+_FORMAT = pads.ParquetFileFormat(dictionary_columns=list(_REPEATED_COLUMNS), pre_buffer=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,17 @@ def decode_groups(data: bytes, file: CommittedFile, where: str, group_size: int)
     of another size.
     """
     try:
-        parquet = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(_REPEATED_COLUMNS))
-        rows = parquet.read(columns=RESULT_COLUMNS)
+        fragment = _FORMAT.make_fragment(pa.BufferReader(data))
+        schema = fragment.physical_schema
+        absent = sorted(set(RESULT_COLUMNS) - set(schema.names))
+        mode = (schema.metadata or {}).get(b"logprob_mode")
+        if absent or mode is None:
+            what = ", ".join(absent) or "logprob_mode"
+            raise CorruptDataError(f"{where} has no {what}; it is not a file of responses")
+        # Arrow's own pool keeps what was freed, which adds up over many files of different sizes.
+        rows = fragment.to_table(columns=RESULT_COLUMNS, memory_pool=pa.system_memory_pool())
     except (pa.ArrowException, OSError) as error:
         raise CorruptDataError(f"{where} cannot be decoded: {error}") from error
-    absent = sorted(set(RESULT_COLUMNS) - set(rows.column_names))
-    mode = (rows.schema.metadata or {}).get(b"logprob_mode")
-    if absent or mode is None:
-        raise CorruptDataError(f"{where} has no {', '.join(absent) or 'logprob_mode'}; it is not a file of responses")
     if rows.num_rows != file.rows:
         raise CorruptDataError(f"{where} holds {rows.num_rows} rows, {file.rows} were committed; {REMEDY}")
     try:

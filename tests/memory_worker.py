@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
+from pathlib import Path
 
 import torch
 
@@ -15,19 +15,19 @@ def main() -> None:
     url, num_steps = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
     runner = CachedRolloutRunner(RolloutStore(url), prompts_per_batch=8)
-    before = _peak()
     tokens = groups = 0
     for _ in range(num_steps):
         result, _ = runner()
         groups += result.num_groups
         tokens += int(result.response_mask.sum())
         runner.step()
-    sys.stdout.write(json.dumps({"before": before, "peak": _peak(), "groups": groups, "tokens": tokens}) + "\n")
+    sys.stdout.write(json.dumps({"peak": _peak(), "groups": groups, "tokens": tokens}) + "\n")
 
 
 def _peak() -> int:
-    """Return this process's greatest resident memory so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the greatest resident memory so far, in bytes (getrusage would begin with that of the parent process)."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":
