@@ -16,6 +16,7 @@ from rollmill.flows.failures import FailedRewards
 from rollmill.flows.gate import Gate
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.rollout import rollout
+from rollmill.storage.cached_runner import CachedRolloutRunner
 from rollmill.storage.verify import verify_store
 
 if TYPE_CHECKING:
@@ -121,6 +122,23 @@ def test_ids_and_log_probabilities_stay_those_of_the_run(finished: FinishedRun, 
     generated = answers(finished.store)
     rollout(broken.job(finished, max_failed_fraction=1))
     assert answers(finished.store) == generated
+
+
+def test_groups_with_failed_members_follow_the_policy_of_the_reader(
+    finished: FinishedRun, broken: BrokenReward
+) -> None:
+    rollout(broken.job(finished, max_failed_fraction=1))
+    rows = finished.store.latest().read(["prompt_id", "reward"]).to_pandas()
+    scored = rows["reward"].notna().groupby(rows["prompt_id"]).sum()
+    for policy, wanted in (
+        ({"null_rewards": "keep"}, set(scored.index)),
+        ({"null_rewards": "min_k", "min_k": 2}, set(scored.index[scored >= 2])),
+    ):
+        result, _ = CachedRolloutRunner(finished.store, prompts_per_batch=8, **policy)()
+        assert set(result.prompt_ids) == wanted
+        missing = result.rewards.isnan().sum(dim=1)
+        assert missing.tolist() == [4 - scored[prompt_id] for prompt_id in result.prompt_ids]
+    assert (scored < 4).any()
 
 
 def stats(*, unscored: int, scored: int, failed: int = 0) -> dict[str, Any]:
