@@ -24,9 +24,9 @@ TOKENS = 1000
 
 
 def test_memory_does_not_grow_with_the_version(tmp_path: Path) -> None:
-    small, large = (_read(tmp_path / f"{number}", number) for number in (2, 8))
+    small, large = (_read(tmp_path / f"{number}", number) for number in (6, 24))
     assert large["bytes"] > 3 * small["bytes"] > 15 * MEGABYTE
-    assert large["peak"] - small["peak"] < 20 * MEGABYTE
+    assert large["peak"] - small["peak"] < 40 * MEGABYTE  # 70 more are stored, 200 when decoded
 
 
 @pytest.mark.slow
