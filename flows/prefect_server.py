@@ -35,6 +35,7 @@ prefect. Its log records still reach the server."""
 
 _SECONDS_TO_START = 90.0
 _SECONDS_TO_SETTLE = 5.0
+_SECONDS_TO_SEND = 30.0
 
 
 class PrefectServer:
@@ -85,7 +86,10 @@ class PrefectServer:
         from prefect.settings import PREFECT_API_URL, temporary_settings
 
         with temporary_settings({PREFECT_API_URL: self.wait()}):
-            yield
+            try:
+                yield
+            finally:
+                _send_what_is_queued()  # at exit, Prefect would try for a minute to reach a server that has ended
 
     def stop(self) -> None:
         """End the server, which first writes what it still holds."""
@@ -121,10 +125,8 @@ def settle(flow_run_id: UUID) -> None:
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogWorker
 
-    EventsWorker.drain_all(timeout=_SECONDS_TO_SETTLE)
+    _send_what_is_queued()
     deadline = time.monotonic() + _SECONDS_TO_SETTLE
     ended_before = -1
     with get_client(sync_client=True) as client:
@@ -135,7 +137,15 @@ def settle(flow_run_id: UUID) -> None:
                 break
             ended_before = ended
             time.sleep(0.3)
-    APILogWorker.drain_all(timeout=_SECONDS_TO_SETTLE)
+
+
+def _send_what_is_queued() -> None:
+    """Send the events and log records that this process still holds to the server."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    EventsWorker.drain_all(timeout=_SECONDS_TO_SEND)
+    APILogWorker.drain_all(timeout=_SECONDS_TO_SEND)
 
 
 def serve(port: int) -> None:

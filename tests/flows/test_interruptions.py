@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from flow_builders import answers, files_of, job_values, write_job
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_DATABASE_CONNECTION_URL
 
 from rollmill.flows.job_file import load_job
 from rollmill.flows.rollout import rollout
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from conftest import FinishedRun
 
 _SECONDS_AT_MOST = 120.0
-_SECONDS_UNTIL_ENGINES_ARE_GONE = 5.0
+_SECONDS_UNTIL_ALL_ARE_GONE = 5.0
 
 
 @pytest.fixture
@@ -37,16 +39,27 @@ def job_file(policy: Path, prompts: Path, tmp_path: Path) -> Path:
     return write_job(tmp_path / "job.yaml", values)
 
 
-def start(job_file: Path) -> subprocess.Popen[str]:
-    """Start `rollmill run` in a process group of its own, on the session's Prefect server."""
+def start(job_file: Path, prefect_home: Path | None = None) -> subprocess.Popen[str]:
+    """Start `rollmill run` in a process group of its own, on the session's Prefect server, or on one that it starts
+    itself and that keeps its records in `prefect_home`."""
+    ours = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
     return subprocess.Popen(
         [sys.executable, "-m", "rollmill.cli", "run", str(job_file)],
-        env={**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())},
+        env={**os.environ, **(ours if prefect_home is None else {"PREFECT_HOME": str(prefect_home)})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+def migrated_home(folder: Path) -> Path:
+    """Return a Prefect home whose database has its tables already, for making them takes a server long."""
+    folder.mkdir()
+    source = str(PREFECT_SERVER_DATABASE_CONNECTION_URL.value()).rpartition(":///")[2]
+    with closing(sqlite3.connect(source)) as ours, closing(sqlite3.connect(folder / "prefect.db")) as copy:
+        ours.backup(copy)
+    return folder
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = _SECONDS_AT_MOST) -> None:
@@ -64,30 +77,30 @@ def num_scored(job_file: Path) -> int:
     return len(list((job_file.parent / "store").glob("runs/tiny-v3/score-*/*.json")))
 
 
-def engines_of(process: psutil.Process) -> list[psutil.Process]:
-    """Return the engine processes under a run."""
-    return [child for child in process.children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
+def children_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return every process under a run: engines, the Prefect server, and what they started."""
+    return psutil.Process(process.pid).children(recursive=True)
 
 
-def interrupt(job_file: Path, number: signal.Signals) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-    """Start the job, and end it with a signal once a random number of its 8 shards are there; return its engines."""
+def interrupt(process: subprocess.Popen[str], job_file: Path, number: signal.Signals) -> list[psutil.Process]:
+    """Send a signal to a run once a random number of its 8 shards are there, and return the processes under it."""
     shards = random.randint(1, 5)
-    process = start(job_file)
     wait_until(lambda: num_scored(job_file) >= shards or process.poll() is not None)
-    engines = engines_of(psutil.Process(process.pid))
+    children = children_of(process)
     process.send_signal(number)
-    return process, engines
+    return children
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_run_goes_on_and_ends_with_the_rows_of_an_unbroken_one(
     job_file: Path, unbroken: FinishedRun, number: signal.Signals
 ) -> None:
-    process, engines = interrupt(job_file, number)
+    process = start(job_file)
+    children = interrupt(process, job_file, number)
     process.communicate(timeout=60)
     assert process.returncode == -number
     before = num_scored(job_file)
-    wait_until(lambda: not any(engine.is_running() for engine in engines), _SECONDS_UNTIL_ENGINES_ARE_GONE)
+    wait_until(lambda: not any(child.is_running() for child in children), _SECONDS_UNTIL_ALL_ARE_GONE)
     report = rollout(load_job(job_file))
     assert 0 < before < 8
     assert report.new_rows <= 4 * (8 - before)
@@ -95,24 +108,26 @@ def test_a_killed_run_goes_on_and_ends_with_the_rows_of_an_unbroken_one(
     assert verify_store(store_of(job_file)).problems == ()
 
 
-def test_ctrl_c_keeps_the_finished_shards_and_says_how_to_go_on(job_file: Path, unbroken: FinishedRun) -> None:
-    process, engines = interrupt(job_file, signal.SIGINT)
+def test_ctrl_c_keeps_the_finished_shards_leaves_no_process_and_says_how_to_go_on(
+    job_file: Path, unbroken: FinishedRun, tmp_path: Path
+) -> None:
+    process = start(job_file, prefect_home=migrated_home(tmp_path / "prefect"))
+    children = interrupt(process, job_file, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command goes on from there" in err
     assert "Traceback" not in err
-    wait_until(lambda: not any(engine.is_running() for engine in engines), _SECONDS_UNTIL_ENGINES_ARE_GONE)
+    wait_until(lambda: not any(child.is_running() for child in children), _SECONDS_UNTIL_ALL_ARE_GONE)
     rollout(load_job(job_file))
     assert answers(store_of(job_file)) == answers(unbroken.store)
 
 
 def test_a_killed_engine_costs_only_its_shards(job_file: Path, unbroken: FinishedRun) -> None:
-    this = psutil.Process()
-
     def kill_the_engine() -> None:
         wait_until(lambda: num_scored(job_file) >= 1)
-        for engine in engines_of(this):
-            engine.kill()
+        for child in psutil.Process().children(recursive=True):
+            if "spawn_main" in " ".join(child.cmdline()):
+                child.kill()
 
     killer = threading.Thread(target=kill_the_engine)
     killer.start()
