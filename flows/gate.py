@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -29,9 +30,12 @@ class Gate:
         if self._closed.is_set():
             raise RunFailedError("not begun, for the run is ending")
 
-    def may_retry(self, task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ARG002
-        """Say whether failed work is tried again, when Prefect asks."""
+    def may_retry(self, task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ARG002  (Prefect passes all three)
+        """Say whether failed work is tried again, when Prefect asks, and tell whoever watches the terminal."""
         error = state.result(raise_on_failure=False)
         if self._closed.is_set() or isinstance(error, _THE_SAME_EACH_TIME):
             return False
-        return isinstance(error, _WORTH_ANOTHER_TRY)
+        worth_it = isinstance(error, _WORTH_ANOTHER_TRY)
+        if worth_it:
+            sys.stderr.write(f"{task_run.name}: {error}; trying again\n")
+        return worth_it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -122,7 +123,9 @@ def test_ctrl_c_keeps_the_finished_shards_leaves_no_process_and_says_how_to_go_o
     assert answers(store_of(job_file)) == answers(unbroken.store)
 
 
-def test_a_killed_engine_costs_only_its_shards(job_file: Path, unbroken: FinishedRun) -> None:
+def test_a_killed_engine_costs_only_its_shards_and_is_told(
+    job_file: Path, unbroken: FinishedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
     def kill_the_engine() -> None:
         wait_until(lambda: num_scored(job_file) >= 1)
         for child in psutil.Process().children(recursive=True):
@@ -134,5 +137,6 @@ def test_a_killed_engine_costs_only_its_shards(job_file: Path, unbroken: Finishe
     report = rollout(load_job(job_file))
     killer.join()
     assert report.figures.failed == 0
+    assert re.search(r"shard-\d{5}: the engine on cpu .*; trying again", capsys.readouterr().err)
     assert answers(store_of(job_file)) == answers(unbroken.store)
     assert len(files_of(job_file.parent / "store", "generate")) == 8
