@@ -10,10 +10,12 @@ from __future__ import annotations
 import itertools
 import logging
 import multiprocessing
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from types import TracebackType
 
 from rollmill.errors import EngineDiedError, PolicyError
@@ -40,6 +42,7 @@ LogCallback = Callable[[int, str], None]
 logger = logging.getLogger(__name__)
 
 _SECONDS_TO_END = 5.0
+_WAIT_POLICY = "OMP_WAIT_POLICY"
 
 
 def start_engines(policy: PolicyConfig, engine: EngineConfig, on_log: LogCallback = logger.log) -> Engines:
@@ -125,6 +128,23 @@ class Engines:
         return process
 
 
+@contextmanager
+def _patient_threads() -> Iterator[None]:
+    """Let a child's OpenMP threads sleep while they wait for each other, unless the user has decided.
+
+    By default they spin, and where anything else wants the cores (here: the flow, its scorers and its server), the
+    spinning keeps the very thread that it waits for from running.
+    """
+    if _WAIT_POLICY in os.environ:
+        yield
+        return
+    os.environ[_WAIT_POLICY] = "PASSIVE"
+    try:
+        yield
+    finally:
+        del os.environ[_WAIT_POLICY]
+
+
 class _EngineProcess:
     """One child process, and the thread that reads its messages."""
 
@@ -140,7 +160,8 @@ class _EngineProcess:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=run_engine, args=(theirs, spec), daemon=True, name="rollmill-engine")
-        self._process.start()
+        with _patient_threads():
+            self._process.start()
         theirs.close()
         threading.Thread(target=self._listen, daemon=True, name=f"rollmill-engine-{self._process.pid}").start()
 
