@@ -5,7 +5,7 @@ scoring alone, which is done one answer at a time as by a single reward model on
 one core with everything that isolates them: by wall time, and by the CPU time of this process and of the reward's.
 Prints one JSON object, with the load of the machine before and after.
 
-    python benchmarks/scoring.py [--policy MODEL] [--prompts 64] [--shards 16] [--max-tokens 32] [--answers 20000]
+    python benchmarks/scoring.py [--policy MODEL] [--prompts 128] [--shards 32] [--max-tokens 32] [--answers 20000]
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default="smollm2-135m")
-    parser.add_argument("--prompts", type=int, default=64, help="0 leaves the job out")
-    parser.add_argument("--shards", type=int, default=16)
+    parser.add_argument("--prompts", type=int, default=128, help="0 leaves the job out")
+    parser.add_argument("--shards", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--answers", type=int, default=20000)
     return parser.parse_args()
