@@ -6,8 +6,10 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
+import httpx
 from prefect import Flow
 
+from rollmill.errors import RunFailedError
 from rollmill.flows.api_keys import secrets_of
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.prefect_server import PrefectServer, prefect_server, settle
@@ -41,10 +43,16 @@ def run_rescore(job: RescoreJob) -> RescoreReport:
 
 def _run(flow: Flow[..., Report], job: Any, server: PrefectServer | None) -> Report:
     run: Callable[..., Any] = flow
-    with nullcontext() if server is None else server.in_use():
-        state = run(job, return_state=True)
-        if server is not None:
-            assert state.state_details.flow_run_id is not None
-            settle(state.state_details.flow_run_id)
+    try:
+        with nullcontext() if server is None else server.in_use():
+            state = run(job, return_state=True)
+            if server is not None:
+                assert state.state_details.flow_run_id is not None
+                settle(state.state_details.flow_run_id)
+    except httpx.TransportError as error:
+        raise RunFailedError(
+            f"Prefect's server does not answer any more ({error}); finished shards are kept, and the same command goes "
+            "on from there"
+        ) from error
     report: Report = state.result()
     return report

@@ -22,7 +22,7 @@ from uuid import UUID
 import httpx
 from filelock import FileLock
 
-from rollmill.errors import RollmillError
+from rollmill.errors import JobError, RollmillError
 
 QUIET_PREFECT = {
     "DO_NOT_TRACK": "1",
@@ -105,10 +105,14 @@ class PrefectServer:
 
 @contextlib.contextmanager
 def prefect_server() -> Iterator[PrefectServer | None]:
-    """Start a server that lasts as long as the block, or yield None where the user has named one."""
+    """Start a server that lasts as long as the block, or yield None where the user has named one.
+
+    Raises JobError when the user's own does not answer.
+    """
     from prefect.settings import PREFECT_API_URL
 
     if PREFECT_API_URL.value():
+        _expect_an_answer(str(PREFECT_API_URL.value()))
         yield None
         return
     server = PrefectServer()
@@ -156,6 +160,15 @@ def serve(port: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     app = create_app(ephemeral=True, final=True)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=3)
+
+
+def _expect_an_answer(url: str) -> None:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        error = client.api_healthcheck()
+    if error is not None:
+        raise JobError(f"PREFECT_API_URL names {url}, which does not answer ({error}): start it, or unset the variable")
 
 
 def _end_with_parent() -> None:

@@ -9,8 +9,9 @@ import sys
 
 import psutil
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
+from rollmill.errors import JobError
 from rollmill.flows.prefect_server import prefect_server
 
 _START_AND_WAIT = """
@@ -25,6 +26,15 @@ with prefect_server() as server:
 def test_no_server_is_started_where_the_user_has_one() -> None:
     with prefect_server() as server:
         assert server is None
+
+
+def test_a_server_of_the_user_that_does_not_answer_is_refused_by_its_address() -> None:
+    with (
+        temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}),
+        pytest.raises(JobError, match=r"PREFECT_API_URL names http://127\.0\.0\.1:9/api, which does not answer"),
+        prefect_server(),
+    ):
+        pass
 
 
 def test_a_server_that_is_not_used_is_ended_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
