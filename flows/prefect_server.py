@@ -27,11 +27,12 @@ from rollmill.errors import JobError, RollmillError
 QUIET_PREFECT = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_CLI_COLORS": "false",
 }
-"""Environment in which Prefect sends nothing to its makers and leaves the terminal to us; set it before importing
-prefect. Its log records still reach the server."""
+"""Environment in which Prefect sends nothing to its makers, starts no server of its own beside ours, and leaves the
+terminal to us; set it before importing prefect. Its log records still reach the server."""
 
 _SECONDS_TO_START = 90.0
 _SECONDS_TO_SETTLE = 5.0
