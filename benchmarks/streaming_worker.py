@@ -37,7 +37,9 @@ def main() -> None:
     _convert(folder, paths)
     torch.set_num_threads(1)
     dataset = StreamingDataset(local=folder, shuffle=True, batch_size=PROMPTS_PER_BATCH, shuffle_seed=0)
-    loader: Any = DataLoader(dataset, batch_size=PROMPTS_PER_BATCH, num_workers=2, collate_fn=_padded, persistent_workers=True)
+    loader: Any = DataLoader(
+        dataset, batch_size=PROMPTS_PER_BATCH, num_workers=2, collate_fn=_padded, persistent_workers=True
+    )
     print("ready", flush=True)
     for _ in sys.stdin:
         rows = tokens = 0
