@@ -16,6 +16,7 @@ help: ## list these commands
 
 demo: $(VENV)/.demo ## run the main job: 64 prompts, 8 answers each, rewards, a published dataset version in ./rollouts
 	@$(BIN)/rollmill run $(JOB)
+	@echo "  . $(BIN)/activate       puts rollmill and python on your path"
 
 test: $(VENV)/.dev ## run the tests (TESTS=tests/flows for one folder)
 	@$(BIN)/python -m pytest -m "not slow" $(TESTS)

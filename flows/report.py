@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from rollmill.storage.runs import RunStore
 from rollmill.storage.version import DatasetVersion
 from rollmill.tasks.figures import PASS_REWARD, Figures, total
+from rollmill.tasks.generation.types import FINISH_STOP
 from rollmill.tasks.rewards.reasons import commonest
 from rollmill.tasks.shards import ShardRef
 
@@ -144,16 +145,24 @@ def _shard_row(shard: ShardRef) -> dict[str, Any]:
 
 
 def _samples(run: RunStore, shards: Sequence[ShardRef]) -> tuple[Sample, ...]:
+    """Return an answer that passes and one that does not from the first shards that have them."""
     good: Sample | None = None
     bad: Sample | None = None
     for shard in shards[:_SHARDS_SEARCHED_FOR_SAMPLES]:
-        rows = run.read_shard(shard.stage, shard.index, _SAMPLE_COLUMNS)
+        rows = run.read_shard(shard.stage, shard.index, [*_SAMPLE_COLUMNS, "finish_reason"])
         scored = rows.filter(pc.is_valid(rows["reward"])).to_pylist()
-        good = good or next((Sample(**row) for row in scored if row["reward"] >= PASS_REWARD), None)
-        bad = bad or next((Sample(**row) for row in scored if row["reward"] < PASS_REWARD), None)
+        good = good or _first([row for row in scored if row["reward"] >= PASS_REWARD])
+        bad = bad or _first([row for row in scored if row["reward"] < PASS_REWARD])
         if good and bad:
             break
     return tuple(sample for sample in (good, bad) if sample is not None)
+
+
+def _first(rows: list[dict[str, Any]]) -> Sample | None:
+    """Return the first row that came to an end by itself, or else the first."""
+    for row in sorted(rows, key=lambda row: row["finish_reason"] != FINISH_STOP):
+        return Sample(**{name: row[name] for name in _SAMPLE_COLUMNS})
+    return None
 
 
 def _verdict(sample: Sample) -> str:
