@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pads
 from numpy.typing import NDArray
 
 from rollmill.errors import CorruptDataError
@@ -20,8 +20,6 @@ _LIST_COLUMNS = ("prompt_token_ids", "response_token_ids", "logprobs")
 _TEXT_COLUMNS = ("run_id", "prompt_id", "prompt_text", "response_text", "finish_reason", "metadata")
 _REPEATED_COLUMNS = ("run_id", "prompt_id", "prompt_text", "finish_reason", "metadata")
 """Text that repeats within a group, or everywhere; it is decoded once for each different value."""
-
-_FORMAT = pads.ParquetFileFormat(dictionary_columns=list(_REPEATED_COLUMNS), pre_buffer=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def decode_groups(data: bytes, file: CommittedFile, where: str, group_size: int)
     of another size.
     """
     try:
-        fragment = _FORMAT.make_fragment(pa.BufferReader(data))
+        fragment = _parquet_format().make_fragment(pa.BufferReader(_owned(data)))
         schema = fragment.physical_schema
         absent = sorted(set(RESULT_COLUMNS) - set(schema.names))
         mode = (schema.metadata or {}).get(b"logprob_mode")
@@ -104,6 +102,20 @@ def decode_groups(data: bytes, file: CommittedFile, where: str, group_size: int)
     if table.num_groups and table.group_size != group_size:
         raise CorruptDataError(f"{where} has groups of {table.group_size}, its run has groups of {group_size}")
     return table, mode.decode()
+
+
+@cache
+def _parquet_format() -> Any:
+    from pyarrow.dataset import ParquetFileFormat  # imports pandas where that is installed, so only when it is needed
+
+    return ParquetFileFormat(dictionary_columns=list(_REPEATED_COLUMNS), pre_buffer=False)
+
+
+def _owned(data: bytes) -> pa.Buffer:
+    """Return a copy that Arrow owns: its threads may let go of it last, when Python is no longer there to be asked."""
+    buffer = pa.allocate_buffer(len(data), memory_pool=pa.system_memory_pool())
+    np.frombuffer(buffer, np.uint8)[:] = np.frombuffer(data, np.uint8)
+    return buffer
 
 
 def _group_order(rows: pa.Table) -> NDArray[np.int64]:

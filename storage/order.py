@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_BLOCK_BYTES = 8 * 2**20
+MAX_BLOCK_BYTES = 4 * 2**20
 """A block holds files of at most as many bytes together, but at least one file."""
 
 

@@ -103,8 +103,8 @@ def test_a_refresh_does_not_wait_for_slow_files(tmp_path: Path) -> None:
         return got(key)
 
     store.objects.get = slow  # type: ignore[method-assign]
-    runner.step()
     watched = Watched(store.objects)
+    runner.step()
     assert runner()[0].policy_version == 1
     may_come.set()
     watched.wait_for(1, "data/b/")
