@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ALIGNMENT = 16
-"""Lengths are rounded up to this many tokens: masked zeros at the end leave float32 sums as they are, bit for bit."""
+ALIGNMENT = 32
+"""Lengths are rounded up to this many tokens: masked zeros at the end then leave float32 sums as they are, bit for bit.
+A sum adds four vectors of eight at a time and treats what fills no four of them differently."""
 
 _SUFFIX_STEP = 64
 

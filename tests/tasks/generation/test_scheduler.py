@@ -115,7 +115,7 @@ def test_answers_depend_on_nothing_else_in_the_batch(
 ) -> None:
     """Order, batch size and the step at which each group joins change neither ids nor log-probabilities."""
     prompts = ragged_prompts((3, 30, 1, 18, 9, 60))
-    limits = (7, 30, 12, 1, 20, 9)
+    limits = (7, 70, 12, 1, 45, 9)
     groups = [
         PromptGroup(
             key=str(index),
