@@ -88,7 +88,7 @@ class PromptRenderer:
     def _text_and_ids(self, prompt: Prompt) -> tuple[str, list[int]]:
         content = prompt.content
         if not content:
-            raise ValueError("the prompt is empty")
+            raise ValueError("the prompt has no tokens")
         if isinstance(content, str):
             messages = [{"role": "user", "content": content}]
             return self._beginning.encode(self._templated(messages) if self._uses_template else content)
