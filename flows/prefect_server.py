@@ -8,6 +8,7 @@ parent goes. It keeps its records in the user's Prefect home, so `prefect server
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -29,6 +30,7 @@ QUIET_PREFECT = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
     "PREFECT_CLI_COLORS": "false",
 }
 """Environment in which Prefect sends nothing to its makers, starts no server of its own beside ours, and leaves the
@@ -87,10 +89,7 @@ class PrefectServer:
         from prefect.settings import PREFECT_API_URL, temporary_settings
 
         with temporary_settings({PREFECT_API_URL: self.wait()}):
-            try:
-                yield
-            finally:
-                _send_what_is_queued()  # at exit, Prefect would try for a minute to reach a server that has ended
+            yield
 
     def stop(self) -> None:
         """End the server, which first writes what it still holds."""
@@ -120,7 +119,10 @@ def prefect_server() -> Iterator[PrefectServer | None]:
     try:
         yield server
     finally:
+        logging.disable(logging.CRITICAL)  # what a thread that is late would log has nowhere to go any more
+        _send_what_is_queued()  # at exit, Prefect would try for a minute to reach a server that has ended
         server.stop()
+        logging.disable(logging.NOTSET)
 
 
 def settle(flow_run_id: UUID) -> None:

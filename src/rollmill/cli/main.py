@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import typer
@@ -28,6 +29,7 @@ for command in (run, rescore, ls, show, verify, vacuum, probe):
 
 def main() -> None:
     """Run the command line; a RollmillError is one line on standard error, only our own faults show a traceback."""
+    logging.raiseExceptions = False  # a log line that Prefect's server does not take is no reason for a traceback
     try:
         app()
     except RollmillError as error:
