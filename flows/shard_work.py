@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
@@ -146,7 +147,7 @@ def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: 
     """
     gate = Gate()
     failed = _failed_rewards(checked, plan, work, gate)
-    engines = start_engines(checked.job.policy, checked.job.engine, on_log=get_run_logger().log)
+    engines = start_engines(checked.job.policy, checked.job.engine, on_log=_log_of_this_run())
     threads = ThreadPoolTaskRunner[list[ShardRef]](max_workers=2 * shards_in_flight(checked.job, engines.num_engines))
     with threads, engines:
         try:
@@ -157,6 +158,12 @@ def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: 
     failed.check()
     refuse_failures(outcome, plan.run_id)
     return sorted([*work.finished, *outcome.finished], key=lambda shard: shard.index)
+
+
+def _log_of_this_run() -> Callable[[int, str], None]:
+    """Return the flow run's log for threads that Prefect did not start: they lack the settings that name its server."""
+    log, context = get_run_logger().log, contextvars.copy_context()
+    return lambda level, text: context.copy().run(log, level, text)
 
 
 Pair = tuple[str, PrefectFuture[list[ShardRef]] | None, PrefectFuture[list[ShardRef]]]
