@@ -51,7 +51,8 @@ def test_the_example_jobs_are_jobs(page: str) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "deployments" / "jobs").glob("*.yaml")), ids=lambda path: path.name)
 def test_every_shipped_job_is_a_job(path: Path) -> None:
-    RolloutJob.model_validate(yaml.safe_load(path.read_text()))
+    written = yaml.safe_load(path.read_text())
+    assert RolloutJob.model_validate(written).name == written["name"]
 
 
 def test_links_between_pages_lead_somewhere() -> None:

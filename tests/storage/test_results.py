@@ -70,4 +70,5 @@ def test_shapes_that_disagree_are_refused(change: dict[str, Any], message: str) 
 
 def test_what_is_masked_may_be_anything() -> None:
     nothing = torch.zeros(2, 3, 5, dtype=torch.bool)
-    RolloutResult(**values(response_mask=nothing, logprobs_old=torch.full((2, 3, 5), float("nan"))))
+    result = RolloutResult(**values(response_mask=nothing, logprobs_old=torch.full((2, 3, 5), float("nan"))))
+    assert result.logprobs_old.isnan().all()
