@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rollmill.errors import RunFailedError
@@ -41,6 +41,12 @@ class FailedRewards:
         if found is not None:
             raise RunFailedError(found)
 
+    def may_publish(self, shards: Collection[int]) -> bool:
+        """Say whether the share of failed answers among scored shards is one that a run may have."""
+        with self._lock:
+            figures = total(self._stats[shard] for shard in shards)
+        return figures.unscored <= self._max_fraction * (figures.rows - figures.failed)
+
     def _too_many(self) -> str | None:
         with self._lock:
             figures = total(self._stats.values())
@@ -49,6 +55,6 @@ class FailedRewards:
             return None
         return (
             f"{self._what}: {figures.unscored} of {answers} answers could not be scored, more than max_failed_fraction "
-            f"{self._max_fraction:g} allows, and nothing was published; most often: "
+            f"{self._max_fraction:g} allows, and nothing more was published; most often: "
             f"{'; '.join(commonest(figures.reasons))}. {self._remedy}"
         )

@@ -25,9 +25,14 @@ class Gate:
         """Let no more work begin, and no failed work be tried again."""
         self._closed.set()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anything may begin."""
+        return not self._closed.is_set()
+
     def check(self) -> None:
         """Raise RunFailedError when the gate is closed."""
-        if self._closed.is_set():
+        if not self.is_open:
             raise RunFailedError("not begun, for the run is ending")
 
     def may_retry(self, task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ARG002  (Prefect passes all three)

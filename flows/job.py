@@ -17,7 +17,7 @@ _SECRET_OPTIONS = frozenset({"key", "secret", "token", "password", "aws_access_k
 
 FAILED_FRACTION = (
     "The share of answers whose reward may fail. Beyond it the run stops, as soon as that is certain, and publishes "
-    "nothing; the same command then scores only the failed ones again. 0 allows none, 1 any number."
+    "nothing more; the same command then scores only the failed ones again. 0 allows none, 1 any number."
 )
 
 
@@ -31,6 +31,20 @@ class ShardsConfig(BaseModel):
         ge=1,
         description="Prompts in a shard, which is the unit of work, retry and commit: a killed run loses at most the "
         "shards that were in progress. A run keeps the shards it was begun with.",
+    )
+
+
+class PublishConfig(BaseModel):
+    """When readers see a run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    every_shards: int | None = Field(
+        default=None,
+        ge=1,
+        description="Append a dataset version each time that so many more shards are scored, so that a trainer can "
+        "follow a long run; each has all shards that are finished by then, and none has more failed rewards than "
+        "max_failed_fraction allows. Unset: one version, at the end.",
     )
 
 
@@ -72,6 +86,7 @@ class RolloutJob(BaseModel):
     )
     max_failed_fraction: float = Field(default=0.1, ge=0.0, le=1.0, description=FAILED_FRACTION)
     shards: ShardsConfig = Field(default_factory=ShardsConfig, description="How the prompt dataset is cut.")
+    publish: PublishConfig = Field(default_factory=PublishConfig, description="When readers see the run.")
     engine: EngineConfig = Field(default_factory=EngineConfig, description="What the policy runs on.")
     runner: RunnerConfig = Field(default_factory=RunnerConfig, description="Where the engines are.")
 

@@ -18,16 +18,14 @@ from rollmill.flows.rescore_check import CheckedRescore, check_rescore
 from rollmill.flows.rescore_job import RescoreJob
 from rollmill.flows.rescore_report import RescoreReport
 from rollmill.flows.shard_work import (
-    MAX_TASK_RUNS,
-    RETRY_DELAYS,
     Pair,
     batched,
     gather,
     refuse_failures,
     score_task,
     shards_name,
-    unvisited,
 )
+from rollmill.flows.task_runs import MAX_TASK_RUNS, RETRY_DELAYS, unvisited
 from rollmill.storage.publish import publish_run
 from rollmill.storage.version import DatasetVersion
 from rollmill.tasks.figures import Figures, total

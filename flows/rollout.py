@@ -12,12 +12,12 @@ from rollmill.flows.job import RolloutJob
 from rollmill.flows.planning import plan_run
 from rollmill.flows.preflight import CheckedJob, check_job
 from rollmill.flows.progress import Progress
+from rollmill.flows.publishing import publish_task
 from rollmill.flows.report import RunReport, build_report, shard_table
-from rollmill.flows.shard_work import RETRY_DELAYS, make_shards, remaining_work, unvisited
+from rollmill.flows.shard_work import make_shards, remaining_work
+from rollmill.flows.task_runs import unvisited
 from rollmill.storage.plan import Plan
-from rollmill.storage.publish import publish_run
 from rollmill.storage.version import DatasetVersion
-from rollmill.tasks.scoring import score_stage
 from rollmill.tasks.shards import ShardRef
 
 
@@ -42,15 +42,6 @@ def rollout(job: RolloutJob) -> RunReport:
 def plan_task(checked: CheckedJob) -> Plan:
     """Read the prompts and open the run's plan."""
     return plan_run(checked)
-
-
-@task(name="publish", task_run_name="publish", retries=3, retry_delay_seconds=RETRY_DELAYS, cache_policy=NO_CACHE,
-      persist_result=False)  # fmt: skip
-def publish_task(checked: CheckedJob, plan: Plan) -> DatasetVersion:
-    """Prove the ledger of the run and append it to the store's log."""
-    return publish_run(
-        checked.run.objects, plan, score_stage(checked.scorer), policy_version=checked.job.policy.version
-    )
 
 
 def report(checked: CheckedJob, version: DatasetVersion, shards: Sequence[ShardRef], progress: Progress) -> RunReport:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextvars
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from functools import partial
+from queue import SimpleQueue
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
-from prefect.utilities.annotations import quote
 
 from rollmill.errors import InputError, RunFailedError
 from rollmill.flows.failures import FailedRewards
@@ -20,26 +20,16 @@ from rollmill.flows.gate import Gate
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.preflight import CheckedJob
 from rollmill.flows.progress import Progress
+from rollmill.flows.publishing import publishing_as_it_goes
+from rollmill.flows.task_runs import MAX_TASK_RUNS, RETRY_DELAYS, unvisited
 from rollmill.storage.plan import Plan, ShardRange
 from rollmill.tasks.generation.engine import Engines, start_engines
 from rollmill.tasks.rewards.stored import rewards_to_text
 from rollmill.tasks.scoring import REWARDS, Scoring, failed_shards, score_shard, score_stage
 from rollmill.tasks.shards import GENERATE_STAGE, Generation, ShardRef, generate_shard, reference
 
-MAX_TASK_RUNS = 500
-"""Prefect keeps every task run; a run of more shards puts several into one task."""
-
 MAX_SHARDS_IN_FLIGHT = 64
 _MAX_FAILURES_IN_A_ROW = 3
-RETRY_DELAYS = [1.0, 5.0, 20.0]
-"""Seconds before the first, second and third retry of a task."""
-
-Value = TypeVar("Value")
-
-
-def unvisited(value: Value) -> Value:
-    """Keep Prefect from searching an argument for futures: it would walk through tokenizers and tables."""
-    return cast(Value, quote(value))
 
 
 @task(
@@ -112,10 +102,16 @@ def remaining_work(checked: CheckedJob, plan: Plan) -> RemainingWork:
         finished=tuple(reference(stage, marker) for marker in finished.values()),
         to_generate=frozenset(indexes).difference(answered),
         again=again,
-        batches=tuple(batched(missing, max_batches=MAX_TASK_RUNS // 2 - 2)),
+        batches=tuple(batched(missing, max_batches=most_batches(checked.job))),
         total_rows=plan.num_prompts * plan.group_size,
         rows_before=sum(marker.rows for marker in answered.values()),
     )
+
+
+def most_batches(job: RolloutJob) -> int:
+    """Return how many batches a run may have: each is generated, scored and perhaps published by a task of its own."""
+    tasks_a_batch = 2 if job.publish.every_shards is None else 3
+    return MAX_TASK_RUNS // tasks_a_batch - 2
 
 
 def batched(shards: Sequence[ShardRange], max_batches: int) -> Iterator[tuple[ShardRange, ...]]:
@@ -149,9 +145,10 @@ def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: 
     failed = _failed_rewards(checked, plan, work, gate)
     engines = start_engines(checked.job.policy, checked.job.engine, on_log=_log_of_this_run())
     threads = ThreadPoolTaskRunner[list[ShardRef]](max_workers=2 * shards_in_flight(checked.job, engines.num_engines))
-    with threads, engines:
+    already = [shard.index for shard in work.finished]
+    with threads, engines, publishing_as_it_goes(checked, plan, already, failed, gate) as publish:
         try:
-            outcome = gather(_submit(checked, plan, work, progress, gate, failed, threads, engines), gate)
+            outcome = gather(_submit(checked, plan, work, progress, gate, failed, threads, engines), gate, publish)
         except BaseException:
             gate.close()
             raise
@@ -204,22 +201,40 @@ def _submit(
     return pairs
 
 
-def gather(pairs: Sequence[Pair], gate: Gate) -> Outcome:
-    """Wait for every batch; close the gate when trying the others is of no use."""
+def gather(pairs: Sequence[Pair], gate: Gate, on_finished: Callable[[Iterable[int]], None] | None = None) -> Outcome:
+    """Wait for every batch, as they end; close the gate when trying the others is of no use.
+
+    `on_finished` is told the indexes of the shards of each batch that was finished.
+    """
     outcome = Outcome()
     failures_in_a_row = 0
-    for name, generated, scored in pairs:
+    for name, generated, scored in _as_they_end(pairs):
         error = _error_of(generated) if generated else None
         error = error or _error_of(scored)
         if error is None:
-            outcome.finished.extend(scored.result())
+            shards = scored.result()
+            outcome.finished.extend(shards)
             failures_in_a_row = 0
+            if on_finished is not None:
+                on_finished(shard.index for shard in shards)
             continue
         outcome.failures.append((name, error))
         failures_in_a_row += 1
         if isinstance(error, InputError) or failures_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             gate.close()
     return outcome
+
+
+def _as_they_end(pairs: Sequence[Pair]) -> Iterator[Pair]:
+    ended: SimpleQueue[Pair] = SimpleQueue()
+    for pair in pairs:
+        pair[2].add_done_callback(partial(_put, ended, pair))
+    for _ in pairs:
+        yield ended.get()
+
+
+def _put(ended: SimpleQueue[Pair], pair: Pair, _: PrefectFuture[list[ShardRef]]) -> None:
+    ended.put(pair)
 
 
 def _error_of(future: PrefectFuture[list[ShardRef]]) -> BaseException | None:

@@ -49,6 +49,12 @@ def publish_run(
     return DatasetVersion(objects, entry)
 
 
+def published_entry(objects: Objects, run_id: str) -> LogEntry | None:
+    """Return a run's newest log entry, if it is among those of the last few runs."""
+    log = VersionLog(objects)
+    return _newest_of(log, log.latest(), run_id)
+
+
 def _publish_once(
     objects: Objects, plan: Plan, stage: str, policy_version: int, shards: frozenset[int] | None
 ) -> LogEntry | None:
@@ -84,14 +90,17 @@ def _chosen(plan: Plan, shards: frozenset[int] | None) -> frozenset[int]:
 
 
 def _base(log: VersionLog, latest: LogEntry | None, plan: Plan, stage: str, policy_version: int) -> LogEntry | None:
-    """Return the newest entry of this very stage of the run, if it is among the last few of the log."""
+    """Return the run's newest entry, if it is of this very stage."""
+    entry = _newest_of(log, latest, plan.run_id)
+    wanted = (stage, policy_version, plan.fingerprint)
+    return entry if entry and (entry.stage, entry.policy_version, entry.fingerprint) == wanted else None
+
+
+def _newest_of(log: VersionLog, latest: LogEntry | None, run_id: str) -> LogEntry | None:
     entry, steps = latest, 0
-    while entry and entry.run_id != plan.run_id and entry.previous and steps < _MAX_STEPS_BACK:
+    while entry and entry.run_id != run_id and entry.previous and steps < _MAX_STEPS_BACK:
         entry, steps = log.read(entry.previous), steps + 1
-    wanted = (plan.run_id, stage, policy_version, plan.fingerprint)
-    if entry and (entry.run_id, entry.stage, entry.policy_version, entry.fingerprint) == wanted:
-        return entry
-    return None
+    return entry if entry and entry.run_id == run_id else None
 
 
 def _unnumbered(plan: Plan, stage: str, policy_version: int, by_shard: Mapping[int, DatasetFile]) -> LogEntry:

@@ -9,7 +9,8 @@ from flow_builders import job_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollmill.flows.shard_work import MAX_SHARDS_IN_FLIGHT, MAX_TASK_RUNS, batched, shards_in_flight
+from rollmill.flows.shard_work import MAX_SHARDS_IN_FLIGHT, batched, most_batches, shards_in_flight
+from rollmill.flows.task_runs import MAX_TASK_RUNS
 from rollmill.tasks.planning import cut
 
 
@@ -21,10 +22,12 @@ def test_batches_hold_every_shard_once_in_order_and_are_never_too_many(num_shard
     assert num_shards > max_batches or all(len(batch) == 1 for batch in batches)
 
 
-def test_a_run_of_many_shards_stays_within_its_task_runs() -> None:
-    batches = list(batched(cut(15_625, 1), MAX_TASK_RUNS // 2 - 2))
+@pytest.mark.parametrize(("every_shards", "tasks_a_batch"), [(None, 2), (1, 3)])
+def test_a_run_of_many_shards_stays_within_its_task_runs(every_shards: int | None, tasks_a_batch: int) -> None:
+    job = job_of(Path("policy"), Path("prompts.jsonl"), "store", publish={"every_shards": every_shards})
+    batches = list(batched(cut(15_625, 1), most_batches(job)))
     plan_and_publish = 2
-    assert 2 * len(batches) + plan_and_publish <= MAX_TASK_RUNS
+    assert tasks_a_batch * len(batches) + plan_and_publish <= MAX_TASK_RUNS
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def _row(version: DatasetVersion) -> dict[str, object]:
         "groups": version.num_groups,
         "rows": version.num_rows,
         "files": len(version.files),
+        "whole": version.entry.complete,
         "bytes": sum(file.bytes for file in version.files),
         "created": version.created_at,
     }

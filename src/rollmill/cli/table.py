@@ -22,4 +22,6 @@ def print_table(rows: Sequence[Mapping[str, object]]) -> None:
 def _text(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
