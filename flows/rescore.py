@@ -10,6 +10,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from rollmill.flows.batches import Pair, batched, gather, refuse_failures, shards_name
 from rollmill.flows.failures import FailedRewards
 from rollmill.flows.gate import Gate
 from rollmill.flows.progress import Progress
@@ -17,14 +18,7 @@ from rollmill.flows.report import shard_table
 from rollmill.flows.rescore_check import CheckedRescore, check_rescore
 from rollmill.flows.rescore_job import RescoreJob
 from rollmill.flows.rescore_report import RescoreReport
-from rollmill.flows.shard_work import (
-    Pair,
-    batched,
-    gather,
-    refuse_failures,
-    score_task,
-    shards_name,
-)
+from rollmill.flows.shard_work import score_task
 from rollmill.flows.task_runs import MAX_TASK_RUNS, RETRY_DELAYS, unvisited
 from rollmill.storage.publish import publish_run
 from rollmill.storage.version import DatasetVersion
@@ -75,8 +69,12 @@ def _score(checked: CheckedRescore) -> list[ShardRef]:
     for shard in done:
         failed.add(shard.index, shard.stats)
     threads = ThreadPoolTaskRunner[list[ShardRef]](max_workers=_SHARDS_AT_ONCE)
-    rows_before = sum(shard.num_rows for shard in done)
-    with Progress(checked.version.num_rows, rows_before, doing="scoring") as progress, threads:
+    num_rows = checked.version.num_rows
+    scored_before = sum(shard.num_rows for shard in done)
+    with (
+        Progress(num_rows, answered_before=num_rows, scored_before=scored_before, to_answer=()) as progress,
+        threads,
+    ):
         try:
             pairs: list[Pair] = []
             for batch in batched(missing, max_batches=MAX_TASK_RUNS - 2):

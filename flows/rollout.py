@@ -14,7 +14,7 @@ from rollmill.flows.preflight import CheckedJob, check_job
 from rollmill.flows.progress import Progress
 from rollmill.flows.publishing import publish_task
 from rollmill.flows.report import RunReport, build_report, shard_table
-from rollmill.flows.shard_work import make_shards, remaining_work
+from rollmill.flows.shard_work import RemainingWork, make_shards, remaining_work
 from rollmill.flows.task_runs import unvisited
 from rollmill.storage.plan import Plan
 from rollmill.storage.version import DatasetVersion
@@ -32,7 +32,7 @@ def rollout(job: RolloutJob) -> RunReport:
     checked = check_job(job)
     plan = plan_task(unvisited(checked))
     work = remaining_work(checked, plan)
-    with Progress(work.total_rows, work.rows_before) as progress:
+    with _progress(work) as progress:
         shards = make_shards(checked, plan, work, progress)
     version = publish_task(unvisited(checked), unvisited(plan))
     return report(checked, version, shards, progress)
@@ -42,6 +42,15 @@ def rollout(job: RolloutJob) -> RunReport:
 def plan_task(checked: CheckedJob) -> Plan:
     """Read the prompts and open the run's plan."""
     return plan_run(checked)
+
+
+def _progress(work: RemainingWork) -> Progress:
+    return Progress(
+        work.total_rows,
+        answered_before=work.rows_before,
+        scored_before=sum(shard.num_rows for shard in work.finished),
+        to_answer=work.to_generate,
+    )
 
 
 def report(checked: CheckedJob, version: DatasetVersion, shards: Sequence[ShardRef], progress: Progress) -> RunReport:

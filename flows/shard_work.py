@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from queue import SimpleQueue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
-from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from rollmill.errors import InputError, RunFailedError
+from rollmill.flows.batches import Pair, batched, gather, refuse_failures, shards_name
 from rollmill.flows.failures import FailedRewards
 from rollmill.flows.gate import Gate
 from rollmill.flows.job import RolloutJob
@@ -29,7 +26,6 @@ from rollmill.tasks.scoring import REWARDS, Scoring, failed_shards, score_shard,
 from rollmill.tasks.shards import GENERATE_STAGE, Generation, ShardRef, generate_shard, reference
 
 MAX_SHARDS_IN_FLIGHT = 64
-_MAX_FAILURES_IN_A_ROW = 3
 
 
 @task(
@@ -45,7 +41,11 @@ def generate_task(
 ) -> list[ShardRef]:
     """Answer the prompts of shards, one after the other."""
     gate.check()
-    return [generate_shard(work, shard, progress.add) for shard in shards]
+    done = []
+    for shard in shards:
+        done.append(generate_shard(work, shard, progress.add))
+        progress.answered(shard.index)
+    return done
 
 
 @task(
@@ -57,7 +57,7 @@ def score_task(
     work: Scoring,
     shards: Sequence[ShardRange],
     failed: FailedRewards,
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> list[ShardRef]:
     """Score the stored answers of shards, one after the other, unless too many could not be scored."""
     done = []
@@ -65,8 +65,7 @@ def score_task(
         failed.check()
         done.append(score_shard(work, shard.index))
         failed.add(shard.index, done[-1].stats)
-        if progress is not None:
-            progress.add(done[-1].num_rows, 0)
+        progress.scored(shard.index, done[-1].num_rows)
     return done
 
 
@@ -114,25 +113,11 @@ def most_batches(job: RolloutJob) -> int:
     return MAX_TASK_RUNS // tasks_a_batch - 2
 
 
-def batched(shards: Sequence[ShardRange], max_batches: int) -> Iterator[tuple[ShardRange, ...]]:
-    """Cut shards into at most so many runs of neighbours of one length, single ones where they are few enough."""
-    size = max(1, math.ceil(len(shards) / max_batches))
-    return (tuple(shards[begin : begin + size]) for begin in range(0, len(shards), size))
-
-
 def shards_in_flight(job: RolloutJob, num_engines: int) -> int:
     """Return how many shards are generated at once: enough that every engine's batch stays full, and one to follow."""
     rows_per_shard = job.shards.prompts_per_shard * job.sampling.group_size
     to_fill_a_batch = math.ceil(job.engine.max_batch_size / rows_per_shard)
     return min(num_engines * (to_fill_a_batch + 1), MAX_SHARDS_IN_FLIGHT)
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of the batches: finished shards, and the error of each batch that failed."""
-
-    finished: list[ShardRef] = field(default_factory=list)
-    failures: list[tuple[str, BaseException]] = field(default_factory=list)
 
 
 def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: Progress) -> list[ShardRef]:
@@ -163,9 +148,6 @@ def _log_of_this_run() -> Callable[[int, str], None]:
     return lambda level, text: context.copy().run(log, level, text)
 
 
-Pair = tuple[str, PrefectFuture[list[ShardRef]] | None, PrefectFuture[list[ShardRef]]]
-
-
 def _submit(
     checked: CheckedJob,
     plan: Plan,
@@ -194,71 +176,11 @@ def _submit(
             generated = threads.submit(generate, parameters)
         parameters = {
             "name": f"{name}-score", "work": unvisited(scoring), "shards": unvisited(batch),
-            "failed": unvisited(failed),
+            "failed": unvisited(failed), "progress": unvisited(progress),
         }  # fmt: skip
         scored = threads.submit(score, parameters, wait_for=[generated] if generated else None)
         pairs.append((name, generated, scored))
     return pairs
-
-
-def gather(pairs: Sequence[Pair], gate: Gate, on_finished: Callable[[Iterable[int]], None] | None = None) -> Outcome:
-    """Wait for every batch, as they end; close the gate when trying the others is of no use.
-
-    `on_finished` is told the indexes of the shards of each batch that was finished.
-    """
-    outcome = Outcome()
-    failures_in_a_row = 0
-    for name, generated, scored in _as_they_end(pairs):
-        error = _error_of(generated) if generated else None
-        error = error or _error_of(scored)
-        if error is None:
-            shards = scored.result()
-            outcome.finished.extend(shards)
-            failures_in_a_row = 0
-            if on_finished is not None:
-                on_finished(shard.index for shard in shards)
-            continue
-        outcome.failures.append((name, error))
-        failures_in_a_row += 1
-        if isinstance(error, InputError) or failures_in_a_row >= _MAX_FAILURES_IN_A_ROW:
-            gate.close()
-    return outcome
-
-
-def _as_they_end(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    ended: SimpleQueue[Pair] = SimpleQueue()
-    for pair in pairs:
-        pair[2].add_done_callback(partial(_put, ended, pair))
-    for _ in pairs:
-        yield ended.get()
-
-
-def _put(ended: SimpleQueue[Pair], pair: Pair, _: PrefectFuture[list[ShardRef]]) -> None:
-    ended.put(pair)
-
-
-def _error_of(future: PrefectFuture[list[ShardRef]]) -> BaseException | None:
-    future.wait()
-    if future.state.is_completed():
-        return None
-    error = future.result(raise_on_failure=False)
-    assert isinstance(error, BaseException)
-    return error
-
-
-def refuse_failures(outcome: Outcome, run_id: str) -> None:
-    """Raise what made batches fail: an InputError as it is, anything else as RunFailedError."""
-    if not outcome.failures:
-        return
-    for _, error in outcome.failures:
-        if isinstance(error, InputError):
-            raise error
-    name, error = outcome.failures[0]
-    more = f" and {len(outcome.failures) - 1} others" if len(outcome.failures) > 1 else ""
-    raise RunFailedError(
-        f"run {run_id}: {name}{more} failed, first with: {error}; all other finished shards are kept, and the "
-        "same command goes on with what is missing"
-    ) from error
 
 
 def _generation(checked: CheckedJob, plan: Plan, engines: Engines) -> Generation:
@@ -295,9 +217,3 @@ def _failed_rewards(checked: CheckedJob, plan: Plan, work: RemainingWork, gate: 
     for shard in work.finished:
         failed.add(shard.index, shard.stats)
     return failed
-
-
-def shards_name(batch: Sequence[ShardRange]) -> str:
-    """Return what a task run of neighbouring shards is called."""
-    first, last = batch[0].index, batch[-1].index
-    return f"shard-{first:05d}" if first == last else f"shards-{first:05d}-{last:05d}"

@@ -48,7 +48,7 @@ def test_a_run_leaves_a_shard_table_a_report_and_its_progress(finished: Finished
     assert sum(row["tokens"] for row in rows) == finished.report.figures.response_tokens
     assert "# tiny-v3" in str(report.data)
     assert f"{finished.report.figures.mean_reward:.3f}" in str(report.data)
-    assert progress.data == 100.0
+    assert (progress.data, progress.description) == (100.0, "finished: 32/32 rows")
 
 
 def test_prefect_persists_no_result_even_where_that_is_its_default(finished: FinishedRun, tmp_path: Path) -> None:

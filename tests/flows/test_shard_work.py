@@ -9,7 +9,8 @@ from flow_builders import job_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollmill.flows.shard_work import MAX_SHARDS_IN_FLIGHT, batched, most_batches, shards_in_flight
+from rollmill.flows.batches import batched
+from rollmill.flows.shard_work import MAX_SHARDS_IN_FLIGHT, most_batches, shards_in_flight
 from rollmill.flows.task_runs import MAX_TASK_RUNS
 from rollmill.tasks.planning import cut
 
