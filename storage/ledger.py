@@ -16,7 +16,9 @@ from rollmill.storage.runs import RunStore, ShardMarker
 from rollmill.storage.schema import FINISH_REASONS
 
 LEDGER_COLUMNS = ["prompt_id", "sample_index", "finish_reason"]
-PROMPTS_STAGE = "prompts"
+PROMPTS_STAGE, GENERATE_STAGE = "prompts", "generate"
+"""The stages that hold a run's prompts and its unscored answers."""
+
 _MAX_NAMED = 5
 
 

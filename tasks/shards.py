@@ -6,11 +6,13 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
+from rollmill.storage.ledger import GENERATE_STAGE as GENERATE_STAGE
 from rollmill.storage.ledger import PROMPTS_STAGE
 from rollmill.storage.plan import ShardRange
 from rollmill.storage.runs import RunStore, ShardMarker
@@ -27,8 +29,6 @@ from rollmill.tasks.generation.types import (
 )
 from rollmill.tasks.prompts.prompt import Prompt, prompts_from_table, to_json
 from rollmill.tasks.prompts.rendering import PromptRenderer, RenderedPrompt
-
-GENERATE_STAGE = "generate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +80,17 @@ def generate_shard(work: Generation, shard: ShardRange, on_progress: ProgressCal
             table,
             schema=RESPONSE_SCHEMA,
             file_metadata=work.file_metadata,
-            stats={**answer_stats(table), "seconds": round(time.monotonic() - begin, 3)},
+            stats={**answer_stats(table), **_span(begin)},
         )
     return reference(GENERATE_STAGE, done)
+
+
+def _span(begin: float) -> dict[str, Any]:
+    """Return how long a shard took and when it was done, for the reports' tokens a second."""
+    return {
+        "seconds": round(time.monotonic() - begin, 3),
+        "ended_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
 
 
 def _answer(
