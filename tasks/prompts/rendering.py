@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from rollmill.errors import PromptSourceError
 from rollmill.tasks.prompts.beginning import BeginningTokens
 from rollmill.tasks.prompts.config import PromptsConfig
+from rollmill.tasks.prompts.conversation import user_message, with_system_prompt
 from rollmill.tasks.prompts.prompt import Prompt, to_json
 
-_SYSTEM_ROLES = ("system", "developer")
 _TEMPLATE_ERRORS = (TemplateError, ValueError, TypeError, KeyError, AttributeError)
 """What a template, which is a program of the model's author, raises when a conversation does not suit it."""
 
@@ -90,7 +90,7 @@ class PromptRenderer:
         if not content:
             raise ValueError("the prompt has no tokens")
         if isinstance(content, str):
-            messages = [{"role": "user", "content": content}]
+            messages = [user_message(content)]
             return self._beginning.encode(self._templated(messages) if self._uses_template else content)
         token_ids = [item for item in content if isinstance(item, int)]
         if token_ids:
@@ -101,8 +101,7 @@ class PromptRenderer:
     def _templated(self, messages: list[dict[str, Any]]) -> str:
         if not self._uses_template:
             raise ValueError("chat messages need a tokenizer with a chat template, and template: auto")
-        if self._system_prompt is not None and not any(message["role"] in _SYSTEM_ROLES for message in messages):
-            messages = [{"role": "system", "content": self._system_prompt}, *messages]
+        messages = with_system_prompt(messages, self._system_prompt)
         goes_on = messages[-1]["role"] == "assistant"
         return str(
             self._tokenizer.apply_chat_template(
@@ -127,7 +126,7 @@ class PromptRenderer:
         if not self._uses_template:
             raise PromptSourceError("prompts.system_prompt is set, but the policy's tokenizer has no chat template")
         try:
-            text = self._templated([{"role": "user", "content": "?"}])
+            text = self._templated([user_message("?")])
         except _TEMPLATE_ERRORS as error:
             raise PromptSourceError(
                 f"prompts.system_prompt is set, but the policy's chat template refuses it: {_one_line(error)}"
