@@ -37,6 +37,12 @@ def load_object(path: str) -> object:
     return value
 
 
+def module_of(path: str) -> str:
+    """Return the name of the module that `load_object` imports. Raises JobError when there is no such entry point."""
+    name, colon, _ = path.partition(":")
+    return name if colon else module_of(_entry_point(path))
+
+
 def _entry_point(name: str) -> str:
     known = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in known:

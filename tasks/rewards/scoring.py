@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -19,9 +18,9 @@ from rollmill.tasks.rewards.composition import Part, Sum
 from rollmill.tasks.rewards.config import RewardConfig
 from rollmill.tasks.rewards.fields import distinct_names
 from rollmill.tasks.rewards.function import rater_of
+from rollmill.tasks.rewards.identity import digest, rewards_fingerprint
 from rollmill.tasks.rewards.item import Group, Item, Outcome
 from rollmill.tasks.rewards.service import LoadSecret
-from rollmill.tasks.rewards.stored import rewards_to_text
 from rollmill.tasks.rewards.table import groups_of_table, with_outcomes
 from rollmill.tasks.rewards.view import Decode
 
@@ -88,21 +87,13 @@ def build_rewards(
         distinct_names(configs)
     except ValueError as error:
         raise JobError(f"rewards: {error}") from error
-    return Scorer(build_parts(configs, Means(decode=decode, load_secret=load_secret)), _fingerprint(configs))
+    return Scorer(build_parts(configs, Means(decode=decode, load_secret=load_secret)), rewards_fingerprint(configs))
 
 
 def scorer_of(model: BaseRewardModel) -> Scorer:
     """Return the scorer of one reward model that is already made; its part is named after its class."""
     name = type(model).__name__
-    return Scorer([Part(name=name, rater=rater_of(model))], _digest(f"{type(model).__module__}:{name}"))
-
-
-def _fingerprint(configs: Sequence[RewardConfig]) -> str:
-    return _digest(rewards_to_text(configs))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return Scorer([Part(name=name, rater=rater_of(model))], digest(f"{type(model).__module__}:{name}"))
 
 
 def _groups_of_rollout(raw: RawRollout) -> list[Group]:

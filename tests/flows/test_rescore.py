@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from rollmill.flows.rescore_job import RescoreJob
 from rollmill.flows.rollout import rollout
 from rollmill.storage.schema import RESPONSE_SCHEMA
 from rollmill.storage.verify import verify_store
+from rollmill.tasks.row_filter import RowFilter
 
 if TYPE_CHECKING:
     from conftest import FinishedRun
@@ -105,6 +108,40 @@ def test_the_same_rescoring_of_a_version_goes_on_with_what_is_scored(finished: F
     assert rescore(job_of(finished, LENGTH, version=1)).version == first.version
     assert sorted(finished.folder.rglob("*.parquet")) == files
     assert rescore(job_of(finished, LENGTH)).version == 3
+
+
+def test_each_version_and_each_choice_of_rows_is_scored_for_itself(finished: FinishedRun) -> None:
+    rescore(job_of(finished, {"type": "regex", "pattern": "[n-z]"}))
+    made: dict[int, str] = {}
+    for version in (1, 2):
+        before = finished.store.version(version).read()
+        for where in (None, "sample_index == 0", "reward < 1"):
+            fields = {} if where is None else {"where": where}
+            number = rescore(job_of(finished, LENGTH, version=version, **fields)).version
+            made[number] = finished.store.version(number).entry.stage
+            after = finished.store.version(number).read()
+            chosen = [True] * 32 if where is None else RowFilter(where).chosen(before)
+            texts, kept = after["response_text"].to_pylist(), before["reward"].to_pylist()
+            expected = [
+                float(len(text) <= 3) if new else old for text, old, new in zip(texts, kept, chosen, strict=True)
+            ]
+            assert after["reward"].to_pylist() == expected
+            assert same_answers(before, after)
+    assert len(made) == len(set(made.values())) == 6
+    assert verify_store(finished.store).problems == ()
+
+
+def test_an_edited_reward_function_scores_anew(
+    finished: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "edited_rewards.py"
+    for number, value in ((2, 0.25), (3, 0.5)):  # of other length, as stale bytecode would not show in the same second
+        file.write_text(f"def score(prompts, completions, **columns):\n    return [{value}] * len(completions)\n")
+        monkeypatch.delitem(sys.modules, "edited_rewards", raising=False)
+        importlib.invalidate_caches()
+        report = rescore(job_of(finished, {"type": "function", "path": "edited_rewards:score"}, version=1))
+        assert (report.version, report.figures.mean_reward) == (number, value)
 
 
 def test_a_version_or_a_column_that_is_not_there_is_refused(finished: FinishedRun) -> None:
