@@ -9,6 +9,7 @@ import typer
 
 from rollmill.cli.ls import ls
 from rollmill.cli.probe import probe
+from rollmill.cli.report import report
 from rollmill.cli.rescore import rescore
 from rollmill.cli.run import run
 from rollmill.cli.show import show
@@ -23,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Batch rollout jobs: prompts in, scored answers out, as versioned Parquet files that a trainer reads.",
 )
-for command in (run, rescore, ls, show, verify, vacuum, probe):
+for command in (run, rescore, ls, show, report, verify, vacuum, probe):
     app.command()(command)
 
 
