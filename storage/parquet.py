@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,16 +33,21 @@ def encode(table: pa.Table, schema: pa.Schema, file_metadata: dict[str, str], wh
     Raises CorruptDataError, naming `where`, when the table does not fit the schema.
     """
     fitted = fit(table, schema, where).replace_schema_metadata(file_metadata)
-    split = [path for field in schema if field.name in BYTE_STREAM_SPLIT_COLUMNS for path in _leaf_paths(field)]
-    dictionary = [
-        path for field in schema if field.name not in BYTE_STREAM_SPLIT_COLUMNS for path in _leaf_paths(field)
-    ]
     sink = pa.BufferOutputStream()
-    pq.write_table(fitted, sink, compression="zstd", use_byte_stream_split=split, use_dictionary=dictionary)
+    pq.write_table(fitted, sink, **encodings(schema))
     data: bytes = sink.getvalue().to_pybytes()
     if _open(data, where).metadata.num_rows != table.num_rows:
         raise CorruptDataError(f"{where}: the encoded file does not hold the {table.num_rows} rows it was made of")
     return data
+
+
+def encodings(schema: pa.Schema) -> dict[str, Any]:
+    """Return how pyarrow's writer is to encode and compress each column of `schema`."""
+    split = [path for field in schema if field.name in BYTE_STREAM_SPLIT_COLUMNS for path in _leaf_paths(field)]
+    dictionary = [
+        path for field in schema if field.name not in BYTE_STREAM_SPLIT_COLUMNS for path in _leaf_paths(field)
+    ]
+    return {"compression": "zstd", "use_byte_stream_split": split, "use_dictionary": dictionary}
 
 
 def fit(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
