@@ -33,6 +33,7 @@ def wanted_plan(checked: CheckedJob, prompts: SpooledPrompts) -> Plan:
             prompts.fingerprint,
             checked.renderer.fingerprint,
             job.sampling,
+            job.engine.backend,
         ),
         shards=cut(prompts.num_prompts, job.shards.prompts_per_shard),
         group_size=job.sampling.group_size,

@@ -14,6 +14,7 @@ from rollmill.flows.api_keys import load_secret
 from rollmill.flows.job import RolloutJob
 from rollmill.storage.objects import open_objects
 from rollmill.storage.runs import RunStore
+from rollmill.tasks.generation.backend import check_backend
 from rollmill.tasks.generation.devices import engine_devices
 from rollmill.tasks.generation.policies import check_policy, load_tokenizer
 from rollmill.tasks.prompts.config import PromptsConfig
@@ -38,12 +39,13 @@ class CheckedJob:
 
 
 def check_job(job: RolloutJob, *, writes: bool = True, secrets: LoadSecret = load_secret) -> CheckedJob:
-    """Check the store, rewards, prompts, policy and devices of a job, cheapest first, and load no weights.
+    """Check the backend, store, rewards, prompts, policy and devices of a job, cheapest first, and load no weights.
 
     Without `writes` the store is left as it is. `secrets` reads API keys that are kept as Prefect Secret blocks.
     Raises an InputError of one line for the first thing that is wrong.
     """
     check_origin(job.rewards)
+    check_backend(job.engine, job.sampling)
     objects = open_objects(job.store, job.storage_options)
     if writes:
         objects.check_access()

@@ -18,6 +18,7 @@ from rollmill.storage.ledger import PROMPTS_STAGE
 from rollmill.storage.plan import Plan, ShardRange
 from rollmill.storage.runs import RunStore
 from rollmill.storage.schema import PROMPT_SCHEMA
+from rollmill.tasks.generation.backend import TORCH
 from rollmill.tasks.generation.config import PolicyConfig, SamplingConfig
 from rollmill.tasks.prompts.config import PromptsConfig
 from rollmill.tasks.prompts.prompt import Prompt, prompts_to_table
@@ -69,8 +70,13 @@ def identity_of(
     content_fingerprint: str,
     rendering: RenderingFingerprint,
     sampling: SamplingConfig,
+    backend: str = TORCH,
 ) -> dict[str, Any]:
-    """Return all that decides a run's answers, as JSON values; no credentials, and nothing that only tunes speed."""
+    """Return all that decides a run's answers, as JSON values; no credentials, and nothing that only tunes speed.
+
+    A backend that is not named is torch.
+    """
+    engine = {} if backend == TORCH else {"engine": {"backend": backend}}
     return {
         "policy": {**policy.model_dump(mode="json"), "fingerprint": policy_fingerprint},
         "prompts": {
@@ -80,6 +86,7 @@ def identity_of(
             "chat_template": rendering.template,
         },
         "sampling": sampling.model_dump(mode="json", exclude={"group_size"}),
+        **engine,
     }
 
 

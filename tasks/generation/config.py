@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollmill.tasks.generation.types import SamplingParams
 
@@ -63,11 +63,15 @@ class SamplingConfig(BaseModel):
 
 
 class EngineConfig(BaseModel):
-    """What the policy runs on. These fields tune speed and memory, never the answers."""
+    """What the policy runs on. But for `backend`, these fields tune speed and memory, never the answers."""
 
     model_config = ConfigDict(extra="forbid")
 
-    backend: Literal["torch"] = Field(default="torch", description="What runs the model.")
+    backend: Literal["torch", "vllm"] = Field(
+        default="torch",
+        description="What runs the model: torch is rollmill's own scheduler; vllm has to be installed beside rollmill. "
+        "Another backend draws other answers, so it is another run.",
+    )
     max_batch_size: int = Field(default=64, ge=1, description="Most answers in progress at once on a device.")
     max_seq_len: int | None = Field(
         default=None, ge=2, description="Most tokens of prompt and answer together; the model's own limit when unset."
@@ -77,6 +81,19 @@ class EngineConfig(BaseModel):
         pattern=r"^(auto|cpu(:\d+)?|cuda(:\d+(,\d+)*)?)$",
         description="auto takes every GPU there is, else the CPU; cpu; cpu:2 for two engine processes; cuda:0,1.",
     )
+    memory_share: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="vllm only: the share of each device's memory that an engine may take, for weights and keys and "
+        "values. Unset: 0.9 of a GPU, 0.25 of the machine's on a CPU.",
+    )
     seconds_per_shard: float = Field(
         default=3600.0, gt=0, description="An engine that has not answered for a shard by then is killed and retried."
     )
+
+    @model_validator(mode="after")
+    def _every_field_is_read(self) -> EngineConfig:
+        if self.memory_share is not None and self.backend != "vllm":
+            raise ValueError("memory_share is for backend vllm; torch takes what max_batch_size needs")
+        return self

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from rollmill.errors import EngineDiedError, PolicyError
+from rollmill.tasks.generation.backend import VLLM
 from rollmill.tasks.generation.config import EngineConfig, PolicyConfig
 from rollmill.tasks.generation.devices import engine_devices, threads_per_engine
 from rollmill.tasks.generation.engine_process import (
@@ -32,6 +33,7 @@ from rollmill.tasks.generation.engine_process import (
     run_engine,
 )
 from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
+from rollmill.tasks.generation.vllm_environment import vllm_environment
 
 ProgressCallback = Callable[[int, int], None]
 """Called with (rows finished, tokens sampled) since the last call, from the engine's own thread."""
@@ -56,6 +58,8 @@ def start_engines(policy: PolicyConfig, engine: EngineConfig, on_log: LogCallbac
             num_threads=threads_per_engine(len(devices)),
             max_batch_size=engine.max_batch_size,
             max_seq_len=engine.max_seq_len,
+            backend=engine.backend,
+            memory_share=engine.memory_share,
         )
         for device in devices
     ]
@@ -128,21 +132,31 @@ class Engines:
         return process
 
 
-@contextmanager
-def _patient_threads() -> Iterator[None]:
-    """Let a child's OpenMP threads sleep while they wait for each other, unless the user has decided.
+def _environment(spec: EngineSpec) -> dict[str, str]:
+    """Return the variables that an engine's process starts with, beside those of this process.
 
-    By default they spin, and where anything else wants the cores (here: the flow, its scorers and its server), the
-    spinning keeps the very thread that it waits for from running.
+    OpenMP's threads sleep while they wait for each other, unless the user has decided. By default they spin, and where
+    anything else wants the cores (here: the flow, its scorers and its server), the spinning keeps the very thread that
+    it waits for from running.
     """
-    if _WAIT_POLICY in os.environ:
-        yield
-        return
-    os.environ[_WAIT_POLICY] = "PASSIVE"
+    wait_policy = {} if _WAIT_POLICY in os.environ else {_WAIT_POLICY: "PASSIVE"}
+    backend = vllm_environment(spec.device, spec.num_threads) if spec.backend == VLLM else {}
+    return {**wait_policy, **backend}
+
+
+@contextmanager
+def _environment_with(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for the children that are started inside, and put back what was there before."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        del os.environ[_WAIT_POLICY]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class _EngineProcess:
@@ -160,7 +174,7 @@ class _EngineProcess:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=run_engine, args=(theirs, spec), daemon=True, name="rollmill-engine")
-        with _patient_threads():
+        with _environment_with(_environment(spec)):
             self._process.start()
         theirs.close()
         threading.Thread(target=self._listen, daemon=True, name=f"rollmill-engine-{self._process.pid}").start()

@@ -11,13 +11,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING
 
 from rollmill.errors import GenerationError, InputError, RollmillError
+from rollmill.tasks.generation.backend import is_out_of_memory, load_backend
 from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
-
-if TYPE_CHECKING:
-    from rollmill.tasks.generation.scheduler import InferenceScheduler
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +31,8 @@ class EngineSpec:
     num_threads: int
     max_batch_size: int
     max_seq_len: int | None
+    backend: str
+    memory_share: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,18 +128,13 @@ class _Server:
     """Feeds every pending shard into one batch."""
 
     def __init__(self, connection: Connection, inbox: queue.Queue[Work], spec: EngineSpec) -> None:
-        import torch
-
-        from rollmill.tasks.generation.policies import load_policy
-
-        torch.set_num_threads(spec.num_threads)
         begin = time.monotonic()
         self._spec = spec
-        self._policy = load_policy(spec.model, dtype=spec.dtype, device=spec.device)
-        self._scheduler = self._make_scheduler(spec.max_batch_size)
+        self._policy = load_backend(spec)
+        self._scheduler = self._policy.make_batch(spec.max_batch_size)
         logger.info(
-            "loaded %s on %s as %s in %.1f s, %d threads, up to %d answers at once",
-            spec.model, spec.device, self._policy[0].dtype, time.monotonic() - begin, spec.num_threads,
+            "loaded %s on %s as %s in %.1f s with %s, %d threads, up to %d answers at once",
+            spec.model, spec.device, self._policy.dtype, time.monotonic() - begin, spec.backend, spec.num_threads,
             spec.max_batch_size,
         )  # fmt: skip
         self._connection = connection
@@ -157,12 +151,6 @@ class _Server:
             for group in self._step():
                 self._finish(group)
             self._report()
-
-    def _make_scheduler(self, max_batch_size: int) -> InferenceScheduler:
-        from rollmill.tasks.generation.scheduler import InferenceScheduler
-
-        model, tokenizer = self._policy
-        return InferenceScheduler(model, tokenizer, max_batch_size=max_batch_size, max_seq_len=self._spec.max_seq_len)
 
     def _step(self) -> list[FinishedGroup]:
         """Take a step; when memory runs out, once, begin all unfinished groups anew with half the batch."""
@@ -181,7 +169,7 @@ class _Server:
     def _start_again(self, max_batch_size: int) -> None:
         self._scheduler.reset()
         self._reported = (0, 0)
-        self._scheduler = self._make_scheduler(max_batch_size)
+        self._scheduler = self._policy.make_batch(max_batch_size)
         for work_id, pending in self._pending.items():
             self._submit(work_id, set(range(len(pending.groups))) - pending.finished.keys())
 
@@ -223,12 +211,3 @@ class _Server:
         self._reported, self._seconds_reported = current, seconds
         if rows or tokens:
             self._connection.send(Progress(num_rows=rows, num_tokens=tokens))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error means that memory ran out, on the CPU or on a GPU."""
-    import torch
-
-    words = ("not enough memory", "can't allocate memory", "out of memory")
-    text = str(error).lower()
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in text for word in words)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["check_policy", "load_policy", "load_tokenizer", "policy_fingerprint", "resolve_policy"]
+__all__ = ["check_policy", "load_config", "load_policy", "load_tokenizer", "policy_fingerprint", "resolve_policy"]
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _NOT_IDENTITY = ("transformers_version", "_name_or_path")
@@ -54,6 +54,11 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
         raise PolicyError(f"policy.model {model}: there is no tokenizer in {folder}; save it beside the weights")
     return tokenizer
+
+
+def load_config(model: str) -> PreTrainedConfig:
+    """Return the policy's configuration; raises PolicyError."""
+    return _config(model, resolve_policy(model, weights=False))
 
 
 def check_policy(model: str) -> None:

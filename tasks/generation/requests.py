@@ -27,3 +27,14 @@ def group_equal_neighbours(
         groups.append(PromptGroup(key=str(start), input_ids=list(ids), seeds=list(seeds[start:stop]), sampling=params))
         start = stop
     return groups
+
+
+def reason_to_refuse(input_ids: Sequence[int], max_seq_len: int, vocab_size: int) -> str | None:
+    """Say why a prompt cannot be answered, or nothing when it can."""
+    length = len(input_ids)
+    if not length:
+        return "the prompt has no tokens"
+    if length >= max_seq_len:
+        return f"the prompt has {length} tokens, which leaves no room for an answer within {max_seq_len}"
+    strange = next((token for token in input_ids if not 0 <= token < vocab_size), None)
+    return None if strange is None else f"token id {strange} is outside the model's vocabulary of {vocab_size}"
