@@ -27,6 +27,10 @@ _USES = {
     "table": "One row per answer, in the columns in which rollmill stores rollouts.",
 }
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+_SETTINGS_OF_ONE = {
+    "dpo": ("pairs", "min_margin", "max_length_ratio", "seed"),
+    "kto": ("desirable", "undesirable"),
+}
 _BAR = 32
 
 
@@ -102,9 +106,11 @@ def _said(value: Any, fields: Sequence[str] | None) -> str | None:
 
 
 def _settings(config: Any) -> str:
-    chosen = {"format": config["format"], "test_fraction": config["test_fraction"], "split_seed": config["split_seed"]}
-    settings = [(name, json.dumps(value)) for name, value in {**chosen, **config["selection"]}.items()]
-    return _table(("setting", "value"), [(name, f"`{value}`") for name, value in settings if value != "null"])
+    own = {"format": config["format"], "test_fraction": config["test_fraction"], "split_seed": config["split_seed"]}
+    others = {name for other, names in _SETTINGS_OF_ONE.items() if other != config["format"] for name in names}
+    settings = {name: value for name, value in {**own, **config["selection"]}.items() if name not in others}
+    lines = [(name, f"`{json.dumps(value)}`") for name, value in settings.items() if value is not None]
+    return _table(("setting", "value"), lines)
 
 
 def _splits(manifest: Manifest) -> str:

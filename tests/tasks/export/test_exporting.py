@@ -160,6 +160,7 @@ def test_the_card_says_where_the_answers_come_from(store: RolloutStore, tmp_path
     assert json.dumps(FACTS["sampling"]) in card
     assert json.dumps(FACTS["rewards"]) in card
     assert "| min_reward | `0.5` |" in card
+    assert "min_margin" not in card
     assert str(tmp_path) not in card
 
 
