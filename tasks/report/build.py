@@ -119,8 +119,8 @@ def _charts(
     length_names = names or [_FINISH_NAMES[reason] for reason in FINISH_REASONS[:2]]
     drawn = [
         bars("Reward", histogram([each.rewards for each in both]), unit="reward", counted="answers", names=names),
-        bars("Pass rate by prompt", histogram(rates, max_bins=10), unit="share of a prompt's answers that pass", counted="prompts",
-             names=names),
+        bars("Pass rate by prompt", histogram(rates, max_bins=10), counted="prompts", names=names,
+             unit="share of a prompt's answers that pass"),
         bars("Length", histogram(lengths), unit="tokens of an answer", counted="answers", names=length_names,
              stacked=old is None),
         rows("How answers ended", [_FINISH_NAMES[reason] for reason in FINISH_REASONS], finish, names),

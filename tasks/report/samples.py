@@ -103,6 +103,7 @@ def _rows_of(objects: Objects, prompts: Sequence[PromptResult]) -> pa.Table:
 def _groups(prompts: Sequence[PromptResult], table: pa.Table) -> Iterator[tuple[PromptResult, list[dict[str, Any]]]]:
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in table.to_pylist():
+        row["metadata"] = json.dumps(json.loads(row["metadata"]), indent=1, ensure_ascii=False)
         rows.setdefault(row["prompt_id"], []).append(row)
     for prompt in prompts:
         yield prompt, sorted(rows[prompt.prompt_id], key=_rank)
@@ -127,7 +128,7 @@ def _group(prompt: PromptResult, rows: Sequence[dict[str, Any]], tokens: Special
         "passed": prompt.passed,
         "mean": prompt.mean_reward,
         "prompt": _shown(text, limit),
-        "metadata": _shown([Segment(json.dumps(json.loads(rows[0]["metadata"]), indent=1, ensure_ascii=False))], limit),
+        "metadata": _shown([Segment(rows[0]["metadata"])], limit),
         "answers": [_answer(row, tokens, limit) for row in rows],
     }
 
