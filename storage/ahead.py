@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Generator, Iterator
 from queue import SimpleQueue
-from threading import Event, Semaphore, Thread
+from threading import Event, Semaphore, Thread, current_thread
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -72,6 +72,7 @@ def _produce(
         queue.put((None, error))
     finally:
         items.close()
+        _RUNNING.pop(current_thread(), None)
 
 
 def _end(permits: Semaphore, closed: Event, process: int) -> None:
@@ -80,7 +81,8 @@ def _end(permits: Semaphore, closed: Event, process: int) -> None:
         permits.release()
 
 
-_RUNNING: weakref.WeakKeyDictionary[Thread, tuple[Semaphore, Event]] = weakref.WeakKeyDictionary()
+_RUNNING: dict[Thread, tuple[Semaphore, Event]] = {}
+"""The threads that may not have ended yet; each takes itself out. Copied as a whole, for others change it meanwhile."""
 
 
 @atexit.register
@@ -88,10 +90,9 @@ def _end_all() -> None:
     """End the threads, also those whose `Ahead` is gone, before the libraries that they are in are torn down."""
     deadline = time.monotonic() + _SECONDS_FOR_THE_LAST_ITEMS
     while time.monotonic() < deadline and (
-        running := [thread for thread in list(_RUNNING) if thread.is_alive()]  # one that ends may have begun another
-    ):
-        for thread in running:
-            permits, closed = _RUNNING[thread]
+        running := {thread: ends for thread, ends in _RUNNING.copy().items() if thread.is_alive()}
+    ):  # again and again, for a thread that ends may have begun another
+        for permits, closed in running.values():
             _end(permits, closed, os.getpid())
         for thread in running:
             thread.join(max(deadline - time.monotonic(), 0))
