@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -63,7 +65,9 @@ class Worker:
 
     def run(self, work: Work, *, measured: bool = True) -> None:
         if self.process is None:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(work.request) + "\n")
@@ -77,6 +81,12 @@ class Worker:
         if measured:
             self.seconds.setdefault(work.name, []).append(answer["seconds"])
             self.peak_bytes[work.name] = max(answer["peak_bytes"], self.peak_bytes.get(work.name, 0))
+
+    def stop(self) -> None:
+        """End the process and those that it started, which would keep their memory."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
     def tokens_per_second(self, work: Work) -> float:
         return work.num_tokens / statistics.median(self.seconds[work.name])
@@ -159,8 +169,7 @@ def measure(options: argparse.Namespace, dtype: str) -> None:
                       file=sys.stderr, flush=True)  # fmt: skip
     report(dtype, tasks, workers, floor)
     for worker in workers:
-        assert worker.process is not None
-        worker.process.terminate()
+        worker.stop()
 
 
 def report(dtype: str, tasks: Sequence[Work], workers: Sequence[Worker], floor: Floor) -> None:

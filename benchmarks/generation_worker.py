@@ -22,11 +22,13 @@ Engine = Callable[[Request], int]
 
 
 def rollmill_engine(folder: str, dtype: str) -> Engine:
+    from rollmill.tasks.generation.packed_weights import pack_weights
     from rollmill.tasks.generation.policies import load_policy
     from rollmill.tasks.generation.scheduler import InferenceScheduler
     from rollmill.tasks.generation.types import PromptGroup, SamplingParams
 
     model, tokenizer = load_policy(folder, dtype=dtype, device="cpu")
+    pack_weights(model)
     model.generation_config.eos_token_id = None
     tokenizer.eos_token = None
 
@@ -116,7 +118,7 @@ def vllm_engine(folder: str, dtype: str) -> Engine:
         dtype=dtype,
         max_model_len=2048,
         max_num_seqs=256,
-        gpu_memory_utilization=0.25,  # of the machine's memory, on the CPU backend too
+        gpu_memory_utilization=0.15,  # of the machine's memory, on the CPU backend too
         logprobs_mode="processed_logprobs",
         seed=0,
     )
