@@ -64,11 +64,13 @@ def load_backend(spec: EngineSpec) -> Loaded:
 def _load_torch(spec: EngineSpec) -> Loaded:
     import torch
 
+    from rollmill.tasks.generation.packed_weights import pack_weights
     from rollmill.tasks.generation.policies import load_policy
     from rollmill.tasks.generation.scheduler import InferenceScheduler
 
     torch.set_num_threads(spec.num_threads)
     model, tokenizer = load_policy(spec.model, dtype=spec.dtype, device=spec.device)
+    pack_weights(model)
 
     def make_batch(max_batch_size: int) -> Batch:
         return InferenceScheduler(model, tokenizer, max_batch_size=max_batch_size, max_seq_len=spec.max_seq_len)
