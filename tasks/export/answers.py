@@ -51,7 +51,7 @@ def choose_entries(store: RolloutStore, versions: Sequence[int], window: int) ->
 
 
 def read_answers(
-    objects: Objects, entry: LogEntry, columns: Sequence[str], *, conversations: bool
+    objects: Objects, entry: LogEntry, columns: Sequence[str] | None, *, conversations: bool
 ) -> Iterator[Answers]:
     """Yield the shards of a run, in their order, one in memory at a time.
 
@@ -65,7 +65,7 @@ def read_answers(
         yield Answers(table=table.replace_schema_metadata(None), conversations=told, facts=facts)
 
 
-def _rows(objects: Objects, file: DatasetFile, columns: Sequence[str]) -> pa.Table:
+def _rows(objects: Objects, file: DatasetFile, columns: Sequence[str] | None) -> pa.Table:
     return decode(check_bytes(objects, file), objects.where(file.file), file.rows, columns)
 
 

@@ -78,8 +78,9 @@ def _summary(manifest: Manifest) -> str:
 
 
 def _source(source: Contribution) -> str:
+    part = "" if source.complete else ", a part of the run"
     rows = {
-        "dataset version": f"{source.version}, published {source.created_at}",
+        "dataset version": f"{source.version}, published {source.created_at}{part}",
         "policy": _policy(source),
         "prompts": _said(source.facts.get("prompts"), ("source", "limit", "options", "system_prompt", "template")),
         "sampling": _said(source.facts.get("sampling"), None),

@@ -147,6 +147,7 @@ class _Making:
             policy_version=entry.policy_version,
             operation_id=entry.operation_id,
             created_at=entry.created_at,
+            complete=entry.complete,
             rows=rows.rows if rows else 0,
             kept=rows.kept if rows else 0,
             records=rows.records if rows else 0,

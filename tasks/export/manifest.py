@@ -19,7 +19,8 @@ MANIFEST_VERSION = 1
 class Contribution:
     """One run's part: how many rows were read and kept and how many records they became, and where they come from.
 
-    `facts` are what its files say: policy, prompts, sampling, rewards.
+    `complete` is whether the version holds the whole run; `facts` are what its files say: policy, prompts, sampling,
+    rewards.
     """
 
     version: int
@@ -28,6 +29,7 @@ class Contribution:
     policy_version: int
     operation_id: str
     created_at: str
+    complete: bool
     rows: int
     kept: int
     records: int

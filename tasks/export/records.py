@@ -44,12 +44,15 @@ _READ = [
 ]  # fmt: skip
 
 
-def columns_to_read(training_format: TrainingFormat) -> list[str]:
-    """Return the columns of the rows that a format and every filter need."""
-    return list(RESPONSE_SCHEMA.names) if training_format == "table" else list(_READ)
+def columns_to_read(training_format: TrainingFormat) -> list[str] | None:
+    """Return the columns of the rows that a format and every filter need; None for all."""
+    return None if training_format == "table" else list(_READ)
 
 
 def to_records(selected: pa.Table, training_format: TrainingFormat) -> pa.Table:
-    """Return the columns of the format, in its schema."""
+    """Return the columns of the format, in its schema; a column that older files do not have is null."""
     schema = RECORD_SCHEMAS[training_format]
+    for field in schema:
+        if field.nullable and field.name not in selected.column_names:
+            selected = selected.append_column(field, pa.nulls(selected.num_rows, field.type))
     return selected.select(schema.names).cast(schema)

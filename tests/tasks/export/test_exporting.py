@@ -22,6 +22,7 @@ from rollmill.tasks.export.card import card_of
 from rollmill.tasks.export.config import ExportConfig
 from rollmill.tasks.export.exporting import Exported, export_training_set
 from rollmill.tasks.export.manifest import Manifest
+from rollmill.tasks.export.records import to_records
 from rollmill.tasks.export.split import is_test
 
 FORMATS = ["sft", "dpo", "kto", "table"]
@@ -102,6 +103,13 @@ def test_a_table_is_the_chosen_rows_as_they_are_stored(store: RolloutStore, tmp_
     manifest = exported(store, tmp_path / "out", config_of("table", min_reward=1, test_fraction=0.0)).manifest
     wanted = [row for row in store.latest().read().to_pylist() if row["reward"] == 1 and row["finish_reason"] == "stop"]
     assert records_of(tmp_path / "out", manifest, "train") == wanted
+
+
+def test_a_column_that_older_files_do_not_have_is_null(store: RolloutStore) -> None:
+    rows = store.latest().read()
+    records = to_records(rows.drop_columns(["reward_parts"]), "table")
+    assert records.schema == rows.schema.remove_metadata()
+    assert records["reward_parts"].null_count == rows.num_rows
 
 
 def test_duckdb_finds_what_the_manifest_and_the_card_say(store: RolloutStore, tmp_path: Path) -> None:

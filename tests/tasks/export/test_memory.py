@@ -108,7 +108,7 @@ def _rows(start: int, num_prompts: int) -> pa.Table:
         "reward": pa.array(rng.random(number)),
     }
     columns = [
-        varied[field.name] if field.name in varied else pa.array([constant[field.name]] * number, field.type)
+        varied[field.name] if field.name in varied else pa.array([constant.get(field.name)] * number, field.type)
         for field in RESPONSE_SCHEMA
     ]
     return pa.table(columns, schema=RESPONSE_SCHEMA)
