@@ -70,6 +70,7 @@ class RunReport:
         speed = "nothing was left to generate" if self.tokens_per_second is None else f"{self.tokens_per_second:.0f}"
         return [
             ("rows", f"{figures.rows} in {figures.groups} groups, {self.num_shards} shards"),
+            ("tokens", f"{figures.response_tokens:,}, {_mean_tokens(figures):.1f} an answer"),
             ("tokens/s", speed),
             ("mean reward", _number(figures.mean_reward)),
             *((f"pass@{k}", _number(figures.pass_at(k))) for k in PASS_AT),
@@ -90,14 +91,19 @@ class RunReport:
         """Return the report for the Prefect UI."""
         rows = "\n".join(f"| {name} | {value} |" for name, value in self.lines())
         samples = "\n\n".join(f"**{_verdict(sample)}**\n\n```text\n{_indented(sample)}\n```" for sample in self.samples)
-        return f"# {self.run_id}\n\n| | |\n|---|---|\n{rows}\n\n{samples}\n"
+        page = f"All of it as a page, with charts and every prompt's answers:\n\n```\n{self._page_command()}\n```"
+        return f"# {self.run_id}\n\n| | |\n|---|---|\n{rows}\n\n{page}\n\n{samples}\n"
 
     def _next_steps(self) -> str:
         return (
             f"  rollmill show {self.store}      the rows, as a table and samples\n"
+            f"  {self._page_command()}      charts, and its answers to browse\n"
             f"  rollmill verify {self.store}    markers, checksums, schema, ledger\n"
             f"  python -c 'import rollmill; print(rollmill.RolloutStore(\"{self.store}\").latest().read().to_pandas())'"
         )
+
+    def _page_command(self) -> str:
+        return f"rollmill report {self.store} --version {self.version} --out report.html"
 
 
 def build_report(
@@ -173,6 +179,11 @@ def _verdict(sample: Sample) -> str:
 def _indented(sample: Sample) -> str:
     text = f"{sample.prompt_text.strip()}\n{sample.response_text.strip()}"
     return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+def _mean_tokens(figures: Figures) -> float:
+    """Return the mean length of an answer; what could not be answered has none."""
+    return figures.response_tokens / max(1, figures.rows - figures.failed)
 
 
 def _number(value: float | None) -> str:

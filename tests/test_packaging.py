@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,12 @@ def test_the_sdist_holds_the_rooms_and_the_tests_but_no_rollouts(distributions: 
     assert {"src", "tests", "docs", "deployments", "README.md", "LICENSE"} <= tops
     assert {"src/rollmill/flows/rollout.py", "src/rollmill/tasks/shards.py", "src/rollmill/storage/store.py"} <= names
     assert "rollouts" not in tops
+
+
+def test_the_wheel_holds_the_parts_of_the_report_s_page(distributions: Path) -> None:
+    (wheel,) = distributions.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert {f"rollmill/tasks/report/page.{kind}" for kind in ("html", "css", "js")} <= set(archive.namelist())
 
 
 def test_importing_storage_brings_in_neither_prefect_nor_transformers() -> None:

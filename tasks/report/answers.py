@@ -115,8 +115,9 @@ def _prompts(table: pa.Table, file: DatasetFile, rewards: Numbers) -> list[Promp
     passes = has_reward & (np.nan_to_num(rewards, nan=-np.inf) >= PASS_REWARD)
     failed = np.isin(table["reward_status"].to_numpy(), (REWARD_FAILED, REWARD_SKIPPED))
 
-    def count(which: Any) -> list[Any]:
-        return np.bincount(places, weights=which, minlength=len(names)).tolist()
+    def count(which: Any) -> list[float]:
+        counted: list[float] = np.bincount(places, weights=which, minlength=len(names)).tolist()
+        return counted
 
     columns = zip(
         names, count(np.ones(len(places))), count(has_reward), count(passes), count(failed),
@@ -138,11 +139,12 @@ def _prompts(table: pa.Table, file: DatasetFile, rewards: Numbers) -> list[Promp
 
 
 def _parts(column: pa.ChunkedArray) -> dict[str, tuple[int, float]]:
-    """Return how many answers have each reward part, and its sum; a part that is null is in neither."""
+    """Return how many answers have each reward part, and its sum; a part that is null or not finite is in neither."""
     flat = pc.list_flatten(column)
     if not len(flat):
         return {}
     table = pa.table({"name": pc.struct_field(flat, "name"), "value": pc.struct_field(flat, "value")})
+    table = table.filter(pc.is_finite(table["value"]))
     sums = table.group_by("name", use_threads=False).aggregate([("value", "count"), ("value", "sum")])
     rows = zip(*(sums[name].to_pylist() for name in ("name", "value_count", "value_sum")), strict=True)
     return {name: (times, total or 0.0) for name, times, total in rows}

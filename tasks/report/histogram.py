@@ -58,7 +58,7 @@ def _edges(different: Numbers, max_bins: int) -> Numbers:
         width = max(1.0, np.ceil((highest - lowest + 1) / max_bins))
         return np.asarray(np.arange(lowest, highest + width + 0.5, width)[: max_bins + 1], dtype=np.float64)
     share = np.linspace(0.0, 1.0, max_bins + 1)
-    return lowest * (1.0 - share) + highest * share
+    return np.asarray(lowest * (1.0 - share) + highest * share, dtype=np.float64)
 
 
 def _whole(counts: Sequence[NDArray[np.int64]]) -> tuple[tuple[int, ...], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -143,9 +144,14 @@ def _answer(row: Mapping[str, Any], tokens: SpecialTokens, limit: int) -> dict[s
         "why": row["error"] or row["reward_error"],
         "tokens": num_tokens,
         "logprob": round(sum(row["logprobs"]) / num_tokens, 4) if num_tokens else None,
-        "parts": [[part["name"], part["value"]] for part in row["reward_parts"] or ()],
+        "parts": [[part["name"], _finite(part["value"])] for part in row["reward_parts"] or ()],
         "text": _shown(tokens.of_answer(row["response_text"], row["response_token_ids"]), limit),
     }
+
+
+def _finite(value: float | None) -> float | None:
+    """Return what JSON can say of a part's value."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _shown(segments: Sequence[Segment], limit: int) -> list[str | list[str] | int]:

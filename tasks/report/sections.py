@@ -59,7 +59,7 @@ def _headline(version: VersionFigures) -> dict[str, tuple[float | int | None, st
         "groups": (figures.groups, "prompts"),
         "tokens": (figures.response_tokens, f"{mean(version.lengths[version.lengths > 0]) or 0:.1f} an answer"),
         "tokens/s": (
-            speed and round(speed.tokens_per_second),
+            round(speed.tokens_per_second) if speed else None,
             f"over {speed.seconds:,.0f} s in which shards were generated, by their markers"
             if speed
             else "not known: the shards' markers do not say",

@@ -88,7 +88,8 @@ def test_reward_parts_are_averaged_over_the_answers_that_have_them() -> None:
     def parts(**values: float | None) -> dict[str, Any]:
         return {"reward_parts": [{"name": name, "value": value} for name, value in values.items()]}
 
-    version = publish(in_memory(), [[parts(right=1.0, short=0.5), parts(right=0.0), {**ERROR, "reward_parts": None}]])
+    group = [parts(right=1.0, short=0.5), parts(right=0.0, short=math.nan), {**ERROR, "reward_parts": None}]
+    version = publish(in_memory(), [group])
     assert version_figures(version).parts == {"right": (2, 0.5), "short": (1, 0.5)}
 
 

@@ -6,13 +6,11 @@ import json
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from report_builders import ERROR, FAILED, Page, publish, rewarded
 from store_builders import in_memory
 
-from rollmill.errors import InputError
 from rollmill.tasks.report.build import build_report
 from rollmill.tasks.report.page import embedded_json
 
@@ -88,6 +86,12 @@ def test_headline_numbers_are_in_the_page() -> None:
     assert "1 judge: timed out" in words
 
 
+def test_a_reward_part_that_is_no_number_does_not_spoil_the_page() -> None:
+    parts = [{"name": "right", "value": float("nan")}, {"name": "short", "value": float("inf")}]
+    page = Page(build_report(publish(in_memory(), [[{"reward_parts": parts}]])).html)
+    assert page.data("samples")[0]["groups"][0]["answers"][0]["parts"] == [["right", None], ["short", None]]
+
+
 def test_a_version_without_any_answer_has_a_page() -> None:
     words = Page(build_report(publish(in_memory(), [[ERROR], [ERROR]])).html).words
     assert "mean reward –" in words
@@ -131,9 +135,3 @@ def test_charts_draw_every_answer_and_no_id_twice() -> None:
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert build_report(publish(in_memory(), [[rewarded(value / 20) for value in range(20)]])).html.count("<svg") == 5
-
-
-def test_a_missing_matplotlib_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"charts need matplotlib: pip install 'rollmill\[report\]'"):
-        build_report(publish(in_memory(), [[rewarded(1.0)]]))

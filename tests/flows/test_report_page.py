@@ -1,0 +1,107 @@
+"""One run, and the same numbers wherever they are said: report, show, artifact, and DuckDB over the files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+from prefect.artifacts import Artifact
+from report_builders import Page
+
+from rollmill.cli import main
+from rollmill.flows.rollout import rollout
+
+if TYPE_CHECKING:
+    from conftest import FinishedRun
+
+_QUERY = """
+with answers as (select * from read_parquet($files)),
+prompts as (select prompt_id, count(reward) scored, count(*) filter (reward >= 1) passed from answers group by all)
+select
+    (select count(*) from answers), (select count(*) from prompts),
+    (select count(*) filter (finish_reason = 'length') from answers),
+    (select count(*) filter (finish_reason = 'error') from answers),
+    (select count(*) filter (reward_status = 'failed') from answers),
+    (select avg(reward) from answers),
+    (select sum(len(response_token_ids)) from answers),
+    (select sum(list_sum(logprobs)) / sum(len(logprobs)) from answers),
+    (select avg(passed / scored) filter (scored > 0) from prompts)
+"""
+_NAMES = (
+    "rows",
+    "groups",
+    "truncated",
+    "failed",
+    "unscored",
+    "mean_reward",
+    "response_tokens",
+    "mean_logprob",
+    "pass@1",
+)
+
+
+def said_by_files(run: FinishedRun) -> dict[str, Any]:
+    """Return the numbers that DuckDB makes of the version's files."""
+    files = [str(run.folder / file.file) for file in run.store.latest().files]
+    row = duckdb.execute(_QUERY, {"files": files}).fetchone()
+    assert row is not None
+    return dict(zip(_NAMES, row, strict=True))
+
+
+def said_by_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    monkeypatch.setattr(sys, "argv", ["rollmill", *arguments])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (None, 0)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_page_and_command_and_artifact_and_files_say_the_same_numbers(
+    finished: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, out = finished.job.store, tmp_path / "report.html"
+    reported = said_by_command(capsys, monkeypatch, "report", store, "--out", str(out), "--json")
+    page = Page(out.read_text())
+    embedded = page.data("figures")
+    of_run = finished.report.to_json()["figures"]
+    said = {
+        "report --json": {**reported, "pass@1": reported["pass_at"]["1"]},
+        "data of the page": {**embedded, "pass@1": embedded["pass_at"]["1"]},
+        "show --json": said_by_command(capsys, monkeypatch, "show", store, "--json"),
+        "the run": {**of_run, "pass@1": of_run["pass_at"]["1"]},
+    }
+    files = said_by_files(finished)
+    for source, numbers in said.items():
+        shared = {name: numbers[name] for name in files if name in numbers}
+        assert len(shared) >= 6, source
+        assert shared == pytest.approx({name: files[name] for name in shared}), source
+    for name, digits in (("mean reward", f"{files['mean_reward']:.3f}"), ("pass@1", f"{files['pass@1']:.3f}"),
+                         ("rows", f"{files['rows']:,}"), ("tokens", f"{files['response_tokens']:,}"),
+                         ("truncated rows", f"{files['truncated']:,}")):  # fmt: skip
+        assert f"{name} {digits} " in page.words
+    assert f"{-files['mean_logprob']:.4f} nats a token" in page.words
+
+
+def test_the_artifact_of_the_run_holds_the_page_s_headline_numbers(finished: FinishedRun) -> None:
+    rollout(finished.job)
+    artifact = Artifact.get("rollout-report")
+    assert artifact is not None
+    files = said_by_files(finished)
+    for said in (f"| mean reward | {files['mean_reward']:.3f} |", f"| pass@1 | {files['pass@1']:.3f} |",
+                 f"| tokens | {files['response_tokens']:,}, ", f"{files['truncated']} ended at max_tokens",
+                 f"rollmill report {finished.job.store} --version 1 --out report.html"):  # fmt: skip
+        assert said in str(artifact.data)
+
+
+def test_the_page_says_how_fast_the_run_was(finished: FinishedRun, tmp_path: Path) -> None:
+    from rollmill.tasks.report.figures import version_figures
+
+    found = version_figures(finished.store.latest()).throughput
+    assert found is not None
+    assert found.tokens == finished.report.figures.response_tokens
+    assert 0 < found.seconds <= finished.report.seconds + 60
