@@ -12,7 +12,8 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from rollmill.storage.group_table import GroupTable
+from rollmill.storage.group_table import KEPT_IDS, GroupTable
+from rollmill.storage.kept import kept_tokens
 from rollmill.storage.ragged import padded
 from rollmill.storage.results import RolloutResult
 
@@ -62,12 +63,16 @@ def pad_groups(
     prompts, prompt_mask = _lists(firsts, "prompt_token_ids", np.int64, padding.pad_id, padding.prompt_side)
     responses, response_mask = _lists(rows, "response_token_ids", np.int64, padding.pad_id, padding.response_side)
     logprobs, _ = _lists(rows, "logprobs", np.float32, 0.0, padding.response_side)
+    has = {name for table, _ in chosen[:1] for name in table.lists}
+    full = _lists(rows, "full_logprobs", np.float32, 0.0, padding.response_side)[0] if "full_logprobs" in has else None
     return RolloutResult(
         prompts=torch.from_numpy(prompts),
         prompt_mask=torch.from_numpy(prompt_mask),
         responses=torch.from_numpy(responses.reshape(*shape, responses.shape[1])),
         response_mask=torch.from_numpy(response_mask.reshape(*shape, responses.shape[1])),
         logprobs_old=torch.from_numpy(logprobs.reshape(*shape, responses.shape[1])),
+        full_logprobs=None if full is None else torch.from_numpy(full.reshape(*shape, responses.shape[1])),
+        kept_tokens=kept_tokens(rows, responses.shape[1], padding.response_side) if KEPT_IDS in has else None,
         rewards=torch.from_numpy(_numbers(rows, "reward", np.float32).reshape(shape)),
         prompt_texts=_texts(firsts, "prompt_text"),
         response_texts=_nested(_texts(rows, "response_text"), group_size),

@@ -55,7 +55,7 @@ class CachedRolloutRunner:
         runner, `step` and `policy_version` alike. Otherwise each rank looks for itself.
     cache_dir, max_cache_bytes: where copies of a store's files are kept, see `FileSource`
     pad_id, prompt_side, response_side: padding; masks come from lengths
-    accept_logprob_mode, null_rewards, min_k, drop_last: see `Reading`
+    accept_logprob_mode, null_rewards, min_k, drop_last, further_columns: see `Reading`
     consumer: a name under which the store is told, at every refresh, which version is in use, so that `vacuum` keeps it
 
     Raises InputError for a setting out of bounds. A call raises ObjectMissingError when nothing is published, and
@@ -84,6 +84,7 @@ class CachedRolloutRunner:
         null_rewards: str = "require_full",
         min_k: int | None = None,
         drop_last: bool = False,
+        further_columns: Sequence[str] = (),
         policy_version: int | None = None,
         seconds_to_wait: float = 600.0,
         max_cache_bytes: int = DEFAULT_MAX_CACHE_BYTES,
@@ -104,6 +105,7 @@ class CachedRolloutRunner:
             accept_logprob_mode=accept_logprob_mode,
             null_rewards=null_rewards,
             min_k=min_k,
+            further_columns=tuple(further_columns),
             padding=Padding(pad_id=pad_id, prompt_side=prompt_side, response_side=response_side),
         )
         self._source = FileSource(store.objects, cache_dir, max_cache_bytes)

@@ -49,6 +49,7 @@ class RolloutDataset(IterableDataset[RolloutResult]):
         null_rewards: str = "require_full",
         min_k: int | None = None,
         drop_last: bool = False,
+        further_columns: Sequence[str] = (),
     ) -> None:
         if num_epochs is not None and num_epochs < 1:
             raise InputError(f"num_epochs must be at least 1, got {num_epochs}")
@@ -61,6 +62,7 @@ class RolloutDataset(IterableDataset[RolloutResult]):
             accept_logprob_mode=accept_logprob_mode,
             null_rewards=null_rewards,
             min_k=min_k,
+            further_columns=tuple(further_columns),
             padding=Padding(pad_id=pad_id, prompt_side=prompt_side, response_side=response_side),
         )
         self._num_epochs = num_epochs

@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rollmill.errors import CorruptDataError
+from rollmill.errors import CorruptDataError, InputError
 from rollmill.storage.parquet import REMEDY, CommittedFile
 from rollmill.storage.ragged import Ragged
 from rollmill.storage.schema import RESULT_COLUMNS
 
 _LIST_COLUMNS = ("prompt_token_ids", "response_token_ids", "logprobs")
+KEPT_COUNTS, KEPT_IDS = "kept_counts", "kept_ids"
+"""The lists that the column kept_token_ids becomes: how many ids each token was drawn from, and these ids."""
+
 _TEXT_COLUMNS = ("run_id", "prompt_id", "prompt_text", "response_text", "finish_reason", "metadata")
 _REPEATED_COLUMNS = ("run_id", "prompt_id", "prompt_text", "finish_reason", "metadata")
 """Text that repeats within a group, or everywhere; it is decoded once for each different value."""
@@ -26,8 +30,8 @@ _REPEATED_COLUMNS = ("run_id", "prompt_id", "prompt_text", "finish_reason", "met
 class GroupTable:
     """Whole groups of `group_size` rows each: group g is `order[g]`, the numbers of its rows with the samples in order.
 
-    `lists` holds the token ids and logprobs, `texts` the columns of text, `numbers` policy_version and reward, which
-    is NaN where it is null; each by the column's name.
+    `lists` holds the token ids, the logprobs and what FURTHER_COLUMNS the rows have, `texts` the columns of text,
+    `numbers` policy_version and reward, which is NaN where it is null; each by the column's name.
     """
 
     lists: dict[str, Ragged]
@@ -44,6 +48,7 @@ class GroupTable:
         lists = {name: Ragged.of(rows[name]) for name in _LIST_COLUMNS}
         if not np.array_equal(lists["response_token_ids"].lengths(), lists["logprobs"].lengths()):
             raise CorruptDataError("token ids and logprobs of a row differ in number")
+        lists.update(_further(rows))
         numbers = {name: rows[name].to_numpy() for name in ("policy_version", "reward")}
         return cls(lists, {name: _texts(rows[name]) for name in _TEXT_COLUMNS}, numbers, _group_order(rows))
 
@@ -75,26 +80,30 @@ class GroupTable:
         return scored
 
 
-def decode_groups(data: bytes, file: CommittedFile, where: str, group_size: int) -> tuple[GroupTable, str]:
-    """Return a committed response file's groups and its logprob_mode.
+def decode_groups(
+    data: bytes, file: CommittedFile, where: str, group_size: int, further: Sequence[str] = ()
+) -> tuple[GroupTable, str]:
+    """Return a committed response file's groups, with these FURTHER_COLUMNS, and its logprob_mode.
 
-    Raises CorruptDataError, naming `where`, when the file is not what was committed, or its groups are not whole or
-    of another size.
+    Raises InputError when its job did not store a further column, and CorruptDataError, naming `where`, when the file
+    is not what was committed, or its groups are not whole or of another size.
     """
     try:
         fragment = _parquet_format().make_fragment(pa.BufferReader(_owned(data)))
         schema = fragment.physical_schema
-        absent = sorted(set(RESULT_COLUMNS) - set(schema.names))
+        columns = [*RESULT_COLUMNS, *further]
+        absent = sorted(set(columns) - set(schema.names))
         mode = (schema.metadata or {}).get(b"logprob_mode")
         if absent or mode is None:
             what = ", ".join(absent) or "logprob_mode"
             raise CorruptDataError(f"{where} has no {what}; it is not a file of responses")
         # Arrow's own pool keeps what was freed, which adds up over many files of different sizes.
-        rows = fragment.to_table(columns=RESULT_COLUMNS, memory_pool=pa.system_memory_pool())
+        rows = fragment.to_table(columns=columns, memory_pool=pa.system_memory_pool())
     except (pa.ArrowException, OSError) as error:
         raise CorruptDataError(f"{where} cannot be decoded: {error}") from error
     if rows.num_rows != file.rows:
         raise CorruptDataError(f"{where} holds {rows.num_rows} rows, {file.rows} were committed; {REMEDY}")
+    refuse_absent(rows, further, where)
     try:
         table = GroupTable.of(rows.replace_schema_metadata(None))
     except CorruptDataError as error:
@@ -102,6 +111,23 @@ def decode_groups(data: bytes, file: CommittedFile, where: str, group_size: int)
     if table.num_groups and table.group_size != group_size:
         raise CorruptDataError(f"{where} has groups of {table.group_size}, its run has groups of {group_size}")
     return table, mode.decode()
+
+
+def refuse_absent(rows: pa.Table, further: Sequence[str], where: str) -> None:
+    """Raise InputError when any of these FURTHER_COLUMNS is null in a row that has an answer."""
+    for name in further:
+        unanswered = pc.sum(pc.equal(rows["finish_reason"], "error")).as_py() or 0
+        if rows[name].null_count > unanswered:
+            raise InputError(f"{where} has no {name}: they are stored by jobs with sampling.{name}: true")
+
+
+def _further(rows: pa.Table) -> dict[str, Ragged]:
+    lists = {}
+    if "full_logprobs" in rows.column_names:
+        lists["full_logprobs"] = Ragged.of(rows["full_logprobs"])
+    if "kept_token_ids" in rows.column_names:
+        lists[KEPT_COUNTS], lists[KEPT_IDS] = Ragged.of_nested(rows["kept_token_ids"])
+    return lists
 
 
 @cache

@@ -131,7 +131,9 @@ class MinibatchReader:
 
     def _decode(self, file: DatasetFile) -> GroupTable:
         where = self._source.where(file)
-        table, mode = decode_groups(self._source.read(file), file, where, self._group_size)
+        table, mode = decode_groups(
+            self._source.read(file), file, where, self._group_size, self._reading.further_columns
+        )
         self._reading.check_mode(mode, where)
         if self._mode not in (None, mode):
             raise InputError(f"{where} has logprob_mode {mode!r}, other files {self._mode!r}; read them apart")

@@ -37,6 +37,17 @@ class Ragged:
             np.concatenate([part.stops for part in parts]),
         )
 
+    @classmethod
+    def of_nested(cls, column: pa.ChunkedArray) -> tuple[Ragged, Ragged]:
+        """Return a column of lists of lists as two: the lengths of each row's inner lists, and their elements."""
+        parts = [_of_nested_chunk(chunk) for chunk in column.chunks]
+        return cls.joined([counts for counts, _ in parts]), cls.joined([elements for _, elements in parts])
+
+    def values_of(self, number: int) -> NDArray[Any]:
+        """Return one of the lists."""
+        values: NDArray[Any] = self.arrays[self.where[number]][self.starts[number] : self.stops[number]]
+        return values
+
     def lengths(self) -> NDArray[np.int64]:
         return self.stops - self.starts
 
@@ -44,6 +55,14 @@ class Ragged:
 def _of_chunk(lists: pa.ListArray) -> Ragged:
     offsets = lists.offsets.to_numpy().astype(np.int64)
     return Ragged((lists.values.to_numpy(),), np.zeros(len(lists), np.intp), offsets[:-1], offsets[1:])
+
+
+def _of_nested_chunk(lists: pa.ListArray) -> tuple[Ragged, Ragged]:
+    outer, inner = lists.offsets.to_numpy().astype(np.int64), lists.values
+    bounds = inner.offsets.to_numpy().astype(np.int64)
+    where = np.zeros(len(lists), np.intp)
+    counts = Ragged((np.diff(bounds),), where, outer[:-1], outer[1:])
+    return counts, Ragged((inner.values.to_numpy(),), where, bounds[outer[:-1]], bounds[outer[1:]])
 
 
 Choice = tuple[Ragged, NDArray[np.int64]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rollmill.errors import InputError
 from rollmill.storage.assemble import Padding
+from rollmill.storage.schema import FURTHER_COLUMNS
 
 NULL_REWARDS = ("require_full", "min_k", "keep")
 
@@ -22,6 +23,7 @@ class Reading:
     accept_logprob_mode  the modes that the trainer can use; data of another mode is refused
     null_rewards         which groups with rewards that are null are left out: `require_full` leaves out all of them,
                          `min_k` those with fewer than `min_k` rewards, `keep` none; what is kept shows NaN
+    further_columns      FURTHER_COLUMNS that results shall have; refused when a job did not store them
     padding              pad id and sides
 
     Raises InputError for a value out of bounds.
@@ -35,6 +37,7 @@ class Reading:
     accept_logprob_mode: str | Sequence[str] = "processed"
     null_rewards: str = "require_full"
     min_k: int | None = None
+    further_columns: Sequence[str] = ()
     padding: Padding = field(default_factory=Padding)
 
     def __post_init__(self) -> None:
@@ -46,6 +49,8 @@ class Reading:
             raise InputError(f"null_rewards must be {', '.join(NULL_REWARDS[:-1])} or keep, got {self.null_rewards!r}")
         if (self.null_rewards == "min_k") != (self.min_k is not None):
             raise InputError("null_rewards='min_k' and a value of min_k go together")
+        if unknown := set(self.further_columns) - set(FURTHER_COLUMNS):
+            raise InputError(f"further_columns may be {', '.join(FURTHER_COLUMNS)}, got {', '.join(sorted(unknown))}")
         if self.min_k is not None and self.min_k < 1:
             raise InputError(f"min_k must be at least 1, got {self.min_k}")
 

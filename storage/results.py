@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rollmill.storage.kept import KeptTokens
+
 
 @dataclass(kw_only=True)
 class RawRollout:
@@ -25,6 +27,8 @@ class RawRollout:
         prompt_texts   [B]                 response_texts [B][G]
         prompt_ids     [B]                 finish_reasons [B][G], each stop, length or error
         policy_versions [B] int64          of the policy that answered each prompt; `policy_version` when left out
+        full_logprobs  [B, G, R] float32   over the whole vocabulary at temperature 1, where asked for, else None
+        kept_tokens    of each token, the ids that it was drawn from, where asked for, else None
 
     `logprobs_old` holds the log-probability of each token under the distribution that `logprob_mode` names.
     `policy_version` is that of the newest rollouts among which these are.
@@ -44,6 +48,8 @@ class RawRollout:
     logprob_mode: str = "processed"
     columns: dict[str, list[Any]] = field(default_factory=dict)
     policy_versions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    full_logprobs: Tensor | None = None
+    kept_tokens: KeptTokens | None = None
 
     def __post_init__(self) -> None:
         groups, group_size = self.responses.shape[:2]
@@ -73,17 +79,21 @@ class RawRollout:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same rollout with every tensor on `device`."""
-        return self._with_tensors(lambda tensor: tensor.to(device))
+        return self._with_tensors(lambda tensor: tensor.to(device), lambda kept: kept.to(device))
 
     def pin_memory(self) -> Self:
         """Return the same rollout with every tensor in page-locked memory, as a `DataLoader` asks for it."""
-        return self._with_tensors(Tensor.pin_memory)
+        return self._with_tensors(Tensor.pin_memory, KeptTokens.pin_memory)
 
-    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def _with_tensors(
+        self, change: Callable[[Tensor], Tensor], change_kept: Callable[[KeptTokens], KeptTokens]
+    ) -> Self:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         changed: dict[str, Any] = {
             name: change(value) if isinstance(value, Tensor) else value for name, value in values.items()
         }
+        if self.kept_tokens is not None:
+            changed["kept_tokens"] = change_kept(self.kept_tokens)
         return replace(self, **changed)
 
 

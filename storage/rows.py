@@ -33,6 +33,8 @@ def _violations(table: pa.Table) -> list[tuple[str, pa.ChunkedArray]]:
         ("finish_reason is not stop, length or error", pc.invert(_is_in(table["finish_reason"], FINISH_REASONS))),
         ("reward_status is unknown", pc.invert(_is_in(table["reward_status"], _REWARD_STATUSES))),
         ("token ids and logprobs differ in number", pc.not_equal(num_tokens, pc.list_value_length(table["logprobs"]))),
+        ("kept_token_ids and tokens differ in number", _differs(table["kept_token_ids"], num_tokens)),
+        ("full_logprobs and tokens differ in number", _differs(table["full_logprobs"], num_tokens)),
         ("a failed row holds tokens", pc.and_(failed, pc.greater(num_tokens, 0))),
         ("a failed row does not say why", pc.and_(failed, pc.is_null(table["error"]))),
         ("an answer has no tokens but is not marked as failed", pc.and_(pc.invert(failed), pc.equal(num_tokens, 0))),
@@ -42,6 +44,10 @@ def _violations(table: pa.Table) -> list[tuple[str, pa.ChunkedArray]]:
         ("a logprob is null or not finite", _holds_not_finite(table["logprobs"])),
         ("metadata is not a JSON object", pc.invert(_is_in(table["metadata"], _json_objects(table["metadata"])))),
     ]
+
+
+def _differs(optional: pa.ChunkedArray, num_tokens: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.fill_null(pc.not_equal(pc.list_value_length(optional), num_tokens), False)
 
 
 def _is_in(column: pa.ChunkedArray, values: tuple[str, ...] | list[str]) -> pa.ChunkedArray:

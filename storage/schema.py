@@ -20,6 +20,8 @@ RESPONSE_SCHEMA = pa.schema(
         pa.field("prompt_token_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("response_token_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("logprobs", pa.list_(pa.float32()), nullable=False),
+        pa.field("kept_token_ids", pa.list_(pa.list_(pa.int32()))),
+        pa.field("full_logprobs", pa.list_(pa.float32())),
         pa.field("finish_reason", pa.string(), nullable=False),
         pa.field("error", pa.string()),
         pa.field("reward", pa.float64()),
@@ -33,7 +35,8 @@ RESPONSE_SCHEMA = pa.schema(
 
 `finish_reason` is stop, length or error (then `error` says why and the lists are empty); `reward` is null unless
 `reward_status` is ok; `reward_parts` is a list of names and values, for not every reader knows maps; `metadata` is a
-JSON object of the prompt's other columns.
+JSON object of the prompt's other columns. `kept_token_ids`, the ids that each token was drawn from, and
+`full_logprobs`, over the whole vocabulary at temperature 1, are null unless the job asked for them.
 """
 
 RESULT_COLUMNS = [
@@ -52,7 +55,10 @@ RESULT_COLUMNS = [
 ]
 """The columns of a response file that a `RolloutResult` is made of."""
 
-BYTE_STREAM_SPLIT_COLUMNS = ("logprobs",)
+FURTHER_COLUMNS = ("kept_token_ids", "full_logprobs")
+"""Columns that only some jobs store, and that a `RolloutResult` has when its reader asks for them."""
+
+BYTE_STREAM_SPLIT_COLUMNS = ("logprobs", "full_logprobs")
 """Columns of noisy floats, which compress better with the bytes of equal weight side by side than as a dictionary."""
 
 PROMPT_SCHEMA = pa.schema(

@@ -100,17 +100,21 @@ class DatasetVersion:
         pad_id: int = 0,
         prompt_side: str = "left",
         response_side: str = "right",
+        further_columns: Sequence[str] = (),
     ) -> RolloutResult:
         """Return the groups as padded tensors: all, or those of `prompt_ids` in that order.
 
-        Raises InputError for a prompt id that is not there, CorruptDataError when the files disagree on the
+        `further_columns` names FURTHER_COLUMNS that the result shall have. Raises InputError when they were not stored
+        and for a prompt id that is not there, CorruptDataError when the files disagree on the
         logprob_mode or a group is not whole.
         """
         # torch takes a second to import, and listing a store needs none
         from rollmill.storage.assemble import Padding, assemble
+        from rollmill.storage.group_table import refuse_absent
 
         padding = Padding(pad_id=pad_id, prompt_side=prompt_side, response_side=response_side)
-        rows = self.read(RESULT_COLUMNS, window)
+        rows = self.read([*RESULT_COLUMNS, *further_columns], window)
+        refuse_absent(rows, further_columns, f"version {self.number} of {self.objects.url}")
         mode = (rows.schema.metadata or {}).get(b"logprob_mode")
         if mode is None:
             raise CorruptDataError(f"version {self.number} of {self.objects.url}: its files name no one logprob_mode")

@@ -85,9 +85,14 @@ def identity_of(
             "tokenizer": rendering.tokenizer,
             "chat_template": rendering.template,
         },
-        "sampling": sampling.model_dump(mode="json", exclude={"group_size"}),
+        "sampling": sampling.model_dump(mode="json", exclude={"group_size"} | _not_asked_for(sampling)),
         **engine,
     }
+
+
+def _not_asked_for(sampling: SamplingConfig) -> set[str]:
+    """Leave out further columns that are off, as if there were none: they change no answer."""
+    return {name for name in ("kept_token_ids", "full_logprobs") if not getattr(sampling, name)}
 
 
 def store_prompts(run: RunStore, plan: Plan, prompts: SpooledPrompts) -> None:

@@ -145,6 +145,8 @@ def _rows(
             "response_text": work.tokenizer.decode(completion.token_ids, skip_special_tokens=True),
             "response_token_ids": completion.token_ids,
             "logprobs": completion.logprobs,
+            "kept_token_ids": completion.kept_token_ids,
+            "full_logprobs": completion.full_logprobs,
             "finish_reason": completion.finish_reason,
             "error": completion.error,
         }

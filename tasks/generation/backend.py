@@ -88,6 +88,9 @@ def check_backend(engine: EngineConfig, sampling: SamplingConfig) -> None:
             "engine.backend: vllm is not installed beside rollmill; docs/generation.md says how to install it, or set "
             "engine.backend to torch"
         )
+    for name in ("kept_token_ids", "full_logprobs"):
+        if getattr(sampling, name):
+            raise JobError(f"sampling.{name}: vLLM does not tell; engine.backend torch does")
     temperature, penalty = sampling.temperature, sampling.frequency_penalty
     if temperature and not _LEAST_VLLM_TEMPERATURE <= temperature <= _MOST_VLLM_TEMPERATURE:
         raise JobError(
@@ -114,4 +117,5 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     words = ("not enough memory", "can't allocate memory", "out of memory")
     text = str(error).lower()
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in text for word in words)
+    from_onednn = text.strip() == "could not create a primitive"  # what it says when it cannot allocate
+    return from_onednn or isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in text for word in words)

@@ -48,6 +48,15 @@ class SamplingConfig(BaseModel):
     rep_window: int = Field(
         default=64, ge=0, description="How many of an answer's last tokens the frequency penalty looks at."
     )
+    kept_token_ids: bool = Field(
+        default=False,
+        description="Also store, for each token, the ids that top_k and top_p left to draw from, so that a trainer can "
+        "renormalise over the same set. Needs top_p below 1 or top_k above 0.",
+    )
+    full_logprobs: bool = Field(
+        default=False,
+        description="Also store each token's log-probability over the whole vocabulary at temperature 1.",
+    )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the job: the same seed gives the same answers.")
 
     def params(self) -> SamplingParams:
@@ -59,7 +68,15 @@ class SamplingConfig(BaseModel):
             top_p=self.top_p,
             frequency_penalty=self.frequency_penalty,
             rep_window=self.rep_window,
+            kept_token_ids=self.kept_token_ids,
+            full_logprobs=self.full_logprobs,
         )
+
+    @model_validator(mode="after")
+    def _something_is_left_out(self) -> SamplingConfig:
+        if self.kept_token_ids and self.top_k == 0 and self.top_p == 1:
+            raise ValueError("kept_token_ids needs top_p below 1 or top_k above 0: else every token is kept")
+        return self
 
 
 class EngineConfig(BaseModel):

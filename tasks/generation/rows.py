@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollmill.tasks.generation.kv_cache import PrefixSlot, SuffixCache, round_up
-from rollmill.tasks.generation.sampling import RowSettings
+from rollmill.tasks.generation.sampling import Draw, RowSettings
 from rollmill.tasks.generation.seeds import uniforms
 from rollmill.tasks.generation.types import Completion, FinishedGroup, PromptGroup, SamplingParams
 
@@ -51,6 +51,7 @@ class Row:
     group: GroupState
     sample_index: int
     max_tokens: int
+    kept: list[NDArray[np.int64]] = field(default_factory=list)  # of each token so far, where the sampling asks for it
 
     @property
     def sampling(self) -> SamplingParams:
@@ -70,6 +71,7 @@ class ActiveRows:
         self._limits: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._tokens = torch.zeros((0, 0), dtype=torch.int64, device=device)
         self._logprobs = torch.zeros((0, 0), dtype=torch.float32, device=device)
+        self._full_logprobs = torch.zeros((0, 0), dtype=torch.float32, device=device)
         self._settings: RowSettings | None = None
 
     def __len__(self) -> int:
@@ -107,23 +109,35 @@ class ActiveRows:
         tokens = self._tokens[: len(self)].gather(1, places.clamp(min=0)) if self._tokens.shape[1] else places
         return torch.where((places >= 0) & (back[None] <= windows[:, None]), tokens, -1)
 
-    def append(self, token_ids: Tensor, logprobs: Tensor) -> None:
+    def append(self, drawn: Draw) -> None:
         """Add one token to every row."""
         self._reserve(len(self), int(self.num_tokens.max()) + 1)
         rows = torch.arange(len(self), device=self._device)
         places = torch.from_numpy(self.num_tokens).to(self._device)
-        self._tokens[rows, places] = token_ids
-        self._logprobs[rows, places] = logprobs
+        self._tokens[rows, places] = drawn.token_ids
+        self._logprobs[rows, places] = drawn.logprobs
+        if drawn.full_logprobs is not None:
+            self._full_logprobs[rows, places] = drawn.full_logprobs
+        if drawn.kept is not None:
+            for row, kept in zip(self.rows, drawn.kept, strict=True):
+                if row.sampling.kept_token_ids:
+                    row.kept.append(kept)
         self.num_tokens = self.num_tokens + 1
 
     def at_limit(self) -> NDArray[np.bool_]:
         """Return which rows have all the tokens that they may have, (rows,)."""
         return np.asarray(self.num_tokens >= self._limits)
 
-    def collected(self, index: int) -> tuple[list[int], list[float]]:
-        """Return a row's tokens and log-probabilities."""
-        count = int(self.num_tokens[index])
-        return self._tokens[index, :count].tolist(), self._logprobs[index, :count].tolist()
+    def completion(self, index: int, finish_reason: str) -> Completion:
+        """Return what a row has come to."""
+        row, count = self.rows[index], int(self.num_tokens[index])
+        return Completion(
+            token_ids=self._tokens[index, :count].tolist(),
+            logprobs=self._logprobs[index, :count].tolist(),
+            finish_reason=finish_reason,
+            kept_token_ids=[ids.tolist() for ids in row.kept] if row.sampling.kept_token_ids else None,
+            full_logprobs=self._full_logprobs[index, :count].tolist() if row.sampling.full_logprobs else None,
+        )
 
     def remove(self, indices: list[int]) -> None:
         """Drop rows; the last rows move into the holes, with their keys, values and tokens."""
@@ -140,8 +154,8 @@ class ActiveRows:
         count = int(self.num_tokens[source])
         self.rows[target] = self.rows[source]
         self.num_tokens[target] = count
-        self._tokens[target, :count] = self._tokens[source, :count]
-        self._logprobs[target, :count] = self._logprobs[source, :count]
+        for table in (self._tokens, self._logprobs, self._full_logprobs):
+            table[target, :count] = table[source, :count]
         if count > 1:  # the newest token's key is not stored yet
             self._suffix.move(source, target, count - 1)
 
@@ -150,7 +164,7 @@ class ActiveRows:
         if rows <= have_rows and length <= have_length:
             return
         shape = (max(rows, have_rows), max(round_up(length, _TOKEN_STEP), have_length))
-        for name in ("_tokens", "_logprobs"):
+        for name in ("_tokens", "_logprobs", "_full_logprobs"):
             old = getattr(self, name)
             new = old.new_zeros(shape)
             new[:have_rows, :have_length] = old
@@ -172,4 +186,6 @@ class ActiveRows:
             any_greedy=any(s.temperature == 0 for s in samplings),
             any_top_p=any(s.top_p < 1 for s in samplings),
             any_penalty=any(penalties),
+            any_kept=any(s.kept_token_ids for s in samplings),
+            any_full=any(s.full_logprobs for s in samplings),
         )

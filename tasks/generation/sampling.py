@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _BLOCK = 256
@@ -32,15 +34,23 @@ class RowSettings:
     any_greedy: bool
     any_top_p: bool
     any_penalty: bool
+    any_kept: bool = False
+    any_full: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """token_ids (rows,) int64, logprobs (rows,) float32, valid (rows,) bool: False where the logits were not usable."""
+    """token_ids (rows,) int64, logprobs (rows,) float32, valid (rows,) bool: False where the logits were not usable.
+
+    Where any row's settings ask for them: `kept`, of each row the ids that had any probability; `full_logprobs` (rows,)
+    float32, of the token drawn over the whole vocabulary, before penalty and temperature.
+    """
 
     token_ids: Tensor
     logprobs: Tensor
     valid: Tensor
+    kept: list[NDArray[np.int64]] | None = None
+    full_logprobs: Tensor | None = None
 
 
 def draw(logits: Tensor, uniforms: Tensor, settings: RowSettings, recent: Tensor | None = None) -> Draw:
@@ -50,11 +60,29 @@ def draw(logits: Tensor, uniforms: Tensor, settings: RowSettings, recent: Tensor
     last tokens that the frequency penalty counts, -1 for none. A row is valid unless its largest logit is NaN or
     infinite, or its probabilities do not sum to a finite number.
     """
+    raw = logits.clone() if settings.any_full else None
     weights, valid = processed_weights(logits, settings, recent)
     token_ids, totals = _inverse_cdf(weights, uniforms)
     chosen = weights.gather(1, token_ids[:, None])[:, 0]
     logprobs = (chosen.double().log() - totals.log()).float()
-    return Draw(token_ids=token_ids, logprobs=logprobs, valid=valid & torch.isfinite(totals) & (totals > 0))
+    return Draw(
+        token_ids=token_ids,
+        logprobs=logprobs,
+        valid=valid & torch.isfinite(totals) & (totals > 0),
+        kept=_kept(weights) if settings.any_kept else None,
+        full_logprobs=None if raw is None else full_logprobs(raw, token_ids),
+    )
+
+
+def full_logprobs(logits: Tensor, token_ids: Tensor) -> Tensor:
+    """Return each row's log-probability of its token at temperature 1, (rows,), from logits (rows, vocab)."""
+    return logits.gather(1, token_ids[:, None])[:, 0] - logits.logsumexp(-1)
+
+
+def _kept(weights: Tensor) -> list[NDArray[np.int64]]:
+    rows, ids = torch.nonzero(weights, as_tuple=True)
+    counts = torch.bincount(rows, minlength=weights.shape[0]).cpu().numpy()
+    return np.split(ids.cpu().numpy(), np.cumsum(counts)[:-1])
 
 
 def processed_weights(logits: Tensor, settings: RowSettings, recent: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -142,6 +143,8 @@ class InferenceScheduler:
         frequency_penalty: float = 0.0,
         rep_window: int = 64,
         return_logprobs: bool = True,
+        kept_token_ids: bool = False,
+        full_logprobs: bool = False,
         seeds: Sequence[int] | None = None,
     ) -> list[Completion]:
         """Answer each prompt once, in order; equal neighbours share one prefill.
@@ -160,13 +163,15 @@ class InferenceScheduler:
             top_p=top_p,
             frequency_penalty=frequency_penalty,
             rep_window=rep_window,
+            kept_token_ids=kept_token_ids,
+            full_logprobs=full_logprobs,
         )
         requests = group_equal_neighbours(prompt_ids_list, limits, row_seeds, sampling)
         completions: dict[int, Completion] = {}
         for group in self.stream(requests):
             completions.update(enumerate(group.completions, start=int(group.key)))
         ordered = [completions[index] for index in range(count)]
-        return ordered if return_logprobs else [_without_logprobs(completion) for completion in ordered]
+        return ordered if return_logprobs else [replace(completion, logprobs=[]) for completion in ordered]
 
     @torch.inference_mode()
     def reset(self) -> None:
@@ -248,7 +253,7 @@ class InferenceScheduler:
         """Append one token to every row; return the rows that end with it, and why."""
         active = self._active
         drawn = draw(logits, active.uniforms(), active.settings, active.recent_tokens())
-        active.append(drawn.token_ids, drawn.logprobs)
+        active.append(drawn)
         self.num_tokens_generated += len(active)
         invalid = ~drawn.valid.cpu().numpy()
         stopped = np.isin(drawn.token_ids.cpu().numpy(), self._stop_array)
@@ -261,12 +266,11 @@ class InferenceScheduler:
         finished = []
         for index, reason in done:
             row = self._active.rows[index]
-            token_ids, logprobs = self._active.collected(index)
+            completion = self._active.completion(index, reason)
             if reason == FINISH_ERROR:
-                completion = _error(f"the model's logits were not finite at response token {len(token_ids)}")
+                place = len(completion.token_ids)
+                completion = _error(f"the model's logits were not finite at response token {place}")
                 self._forget_values(index, row.group)
-            else:
-                completion = Completion(token_ids=token_ids, logprobs=logprobs, finish_reason=reason)
             row.group.completions[row.sample_index] = completion
             if row.group.is_finished:
                 assert row.group.slot is not None
@@ -290,9 +294,3 @@ def _first_logits(group: GroupState) -> Tensor:
 
 def _error(message: str) -> Completion:
     return Completion(token_ids=[], logprobs=[], finish_reason=FINISH_ERROR, error=message)
-
-
-def _without_logprobs(completion: Completion) -> Completion:
-    return Completion(
-        token_ids=completion.token_ids, logprobs=[], finish_reason=completion.finish_reason, error=completion.error
-    )

@@ -22,6 +22,8 @@ class SamplingParams:
     top_p              keep the smallest set of most likely tokens whose probability reaches it, in (0, 1]
     frequency_penalty  subtracted from a token's logit once for each time it occurs in the window
     rep_window         how many of the response's last tokens the window holds; 0 switches the penalty off
+    kept_token_ids     also return, for each token, the ids that top-k and top-p left to draw from
+    full_logprobs      also return, for each token, its log-probability over the whole vocabulary at temperature 1
     """
 
     max_tokens: int = 1024
@@ -30,6 +32,8 @@ class SamplingParams:
     top_p: float = 1.0
     frequency_penalty: float = 0.0
     rep_window: int = 64
+    kept_token_ids: bool = False
+    full_logprobs: bool = False
 
     def __post_init__(self) -> None:
         _check(self.max_tokens >= 1, "max_tokens must be at least 1", self.max_tokens)
@@ -38,6 +42,8 @@ class SamplingParams:
         _check(0 < self.top_p <= 1, "top_p must be in (0, 1]", self.top_p)
         _check(-10 <= self.frequency_penalty <= 10, "frequency_penalty must be in [-10, 10]", self.frequency_penalty)
         _check(self.rep_window >= 0, "rep_window must be at least 0", self.rep_window)
+        truncates = self.top_k > 0 or self.top_p < 1
+        _check(truncates or not self.kept_token_ids, "kept_token_ids needs top_k > 0 or top_p < 1", "neither")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +51,16 @@ class Completion:
     """One response: sampled ids, the log-probability of each, and why it ended (stop, length or error).
 
     `token_ids` includes the stop token when `finish_reason` is stop. When it is error, both lists are empty and
-    `error` says why. `logprobs` is empty when none were asked for.
+    `error` says why. `logprobs` is empty when none were asked for. `kept_token_ids` and `full_logprobs` have one entry
+    a token where the sampling asked for them, else they are None.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: str
     error: str | None = None
+    kept_token_ids: list[list[int]] | None = None
+    full_logprobs: list[float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

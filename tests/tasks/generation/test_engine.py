@@ -24,6 +24,7 @@ from rollmill.errors import EngineDiedError, JobError, PolicyError
 from rollmill.tasks.generation.config import EngineConfig, PolicyConfig
 from rollmill.tasks.generation.devices import engine_devices, threads_per_engine
 from rollmill.tasks.generation.engine import Engines, start_engines
+from rollmill.tasks.generation.packed_weights import pack_weights
 from rollmill.tasks.generation.scheduler import InferenceScheduler
 from rollmill.tasks.generation.seeds import row_seed
 from rollmill.tasks.generation.types import FinishedGroup, PromptGroup, SamplingParams
@@ -196,6 +197,7 @@ def test_memory_that_runs_out_halves_the_batch_once_and_changes_no_answer(tmp_pa
         answers = engines.generate(asked)
     assert any("out of memory with 1024 answers at once; going on with 512" in line for line in lines)
     assert any("loaded" in line for line in lines)
+    pack_weights(model)
     alone = InferenceScheduler(model, byte_tokenizer(), max_batch_size=64, max_seq_len=512)
     expected_answers = {group.key: group for group in alone.stream(asked)}
     assert answers == [expected_answers[group.key] for group in asked]

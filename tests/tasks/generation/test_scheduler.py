@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -57,7 +58,14 @@ def run(model: PreTrainedModel, prompts: list[list[int]], params: SamplingParams
 def recomputed_logprobs(
     model: PreTrainedModel, prompt: list[int], completion: Completion, params: SamplingParams
 ) -> list[float]:
-    """Teacher-force the completion and process each position's logits as transformers would."""
+    processed = processed_logprobs(model, prompt, completion, params)
+    return processed[torch.arange(len(completion.token_ids)), completion.token_ids].tolist()
+
+
+def processed_logprobs(
+    model: PreTrainedModel, prompt: list[int], completion: Completion, params: SamplingParams
+) -> torch.Tensor:
+    """Teacher-force the completion and process each position's logits as transformers would, (tokens, vocab)."""
     ids = torch.tensor([prompt + completion.token_ids])
     with torch.no_grad():
         logits = model(ids).logits[0, len(prompt) - 1 : -1].double()
@@ -70,8 +78,7 @@ def recomputed_logprobs(
         processors.append(TopKLogitsWarper(params.top_k))
     if params.top_p < 1:
         processors.append(TopPLogitsWarper(params.top_p))
-    processed = torch.log_softmax(processors(ids, logits), dim=-1)
-    return processed[torch.arange(len(completion.token_ids)), completion.token_ids].tolist()
+    return torch.log_softmax(processors(ids, logits), dim=-1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -92,6 +99,45 @@ def test_logprobs_are_those_of_the_processed_distribution(family: str, setting: 
     for prompt, completion in zip(prompts, run(model, prompts, params), strict=True):
         expected = recomputed_logprobs(model, prompt, completion, params)
         assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("setting", ["top_k", "top_p", "all"])
+def test_kept_ids_are_those_that_transformers_would_keep(setting: str) -> None:
+    model, prompts = tiny_model(), ragged_prompts()
+    params = replace(SETTINGS[setting], kept_token_ids=True)
+    for prompt, completion in zip(prompts, run(model, prompts, params), strict=True):
+        assert completion.kept_token_ids is not None
+        processed = processed_logprobs(model, prompt, completion, params)
+        kept = [torch.nonzero(torch.isfinite(row))[:, 0].tolist() for row in processed]
+        assert completion.kept_token_ids == kept
+
+
+def test_full_logprobs_are_over_the_whole_vocabulary_at_temperature_one() -> None:
+    model, prompts = tiny_model(), ragged_prompts()
+    plain = SamplingParams(max_tokens=24)
+    for prompt, completion in zip(
+        prompts, run(model, prompts, replace(SETTINGS["all"], full_logprobs=True)), strict=True
+    ):
+        assert completion.full_logprobs == pytest.approx(
+            recomputed_logprobs(model, prompt, completion, plain), abs=1e-4
+        )
+
+
+def test_rows_keep_their_own_columns_whatever_their_neighbours_ask_for() -> None:
+    model, prompts = tiny_model(), ragged_prompts()
+    asking = replace(SETTINGS["top_k"], kept_token_ids=True, full_logprobs=True)
+    settings = [asking if place % 2 else SETTINGS["top_k"] for place in range(len(prompts))]
+    groups = [
+        PromptGroup(key=str(place), input_ids=prompt, seeds=[place], sampling=params)
+        for place, (prompt, params) in enumerate(zip(prompts, settings, strict=True))
+    ]
+    for group in scheduler(model).stream(groups):
+        completion = group.completions[0]
+        asked = int(group.key) % 2 == 1
+        assert (completion.kept_token_ids is not None, completion.full_logprobs is not None) == (asked, asked)
+        for ids, token in zip(completion.kept_token_ids or [], completion.token_ids, strict=False):
+            assert token in ids
+            assert len(ids) >= 5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
