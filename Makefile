@@ -9,7 +9,7 @@ JOB ?= deployments/jobs/demo.yaml
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-trl test-vllm check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs wheel install clean
+.PHONY: help demo test test-slow test-gpu test-trl test-vllm check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs wheel install clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -26,6 +26,9 @@ test-slow: $(VENV)/.dev ## run the tests that take minutes
 
 test-trl: $(VENV)/.dev $(VENV)-trl/.ready ## let TRL's trainers take two steps each on exported training sets
 	@ROLLMILL_TRL_PYTHON=$(abspath $(VENV)-trl/bin/python) $(BIN)/python -m pytest -s tests/training
+
+test-gpu: $(VENV)/.dev ## run the checks that need a GPU (minutes); they are skipped where there is none
+	@$(BIN)/python -m pytest -s tests/with_gpu
 
 test-vllm: $(VENV)-vllm/.rollmill ## run the tests of engine.backend vllm, against a real vLLM on the CPU
 	@$(VENV)-vllm/bin/python -m pytest tests/with_vllm
