@@ -63,8 +63,9 @@ def _drift(options: argparse.Namespace, answers: list[Completion]) -> str:
     ]
     found = audit(model, stored, SamplingParams())
     return (
-        f"against float32: {found.num_tokens} tokens, difference at most {found.max_difference:.2g}, mean "
-        f"{found.mean_difference:.2g}, k3 KL {found.k3_kl:.2g}, effective sample share {found.effective_sample_share:.4f}"
+        f"against float32: {found.num_tokens} tokens, difference at most {found.max_difference:.2g}, "
+        f"mean {found.mean_difference:.2g}, k3 KL {found.k3_kl:.2g}, "
+        f"effective sample share {found.effective_sample_share:.4f}"
     )
 
 
