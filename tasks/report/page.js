@@ -1,7 +1,9 @@
 "use strict";
 (() => {
   const at = (id) => document.getElementById(id);
-  const groups = JSON.parse(at("samples").textContent).flatMap((version) =>
+  const shown = JSON.parse(at("samples").textContent);
+  at("special").disabled = shown.every((version) => version.no_special_tokens !== null);
+  const groups = shown.flatMap((version) =>
     version.groups.map((group) => ({ ...group, version: version.name })));
   const versions = new Set(groups.map((group) => group.version));
   const PASS_REWARD = 1;
@@ -78,7 +80,7 @@
       button.dataset.place = String(listed);
       button.append(make("span", "snippet", group.name));
       const tag = versions.size > 1 ? `${group.version} · ` : "";
-      button.append(make("span", "rate-line", `${tag}${group.passed}/${group.scored} pass · ${hits.size} of ${group.answers.length} shown`));
+      button.append(make("span", "rate-line", `${tag}${group.passed}/${group.scored} pass · ${hits.size} of ${group.answers.length} match`));
       button.addEventListener("click", () => select(group));
       const item = make("li");
       item.append(button);
