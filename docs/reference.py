@@ -12,6 +12,7 @@ from typer.core import TyperOption
 
 from rollmill.cli.main import app
 from rollmill.flows.job import RolloutJob
+from rollmill.flows.rejection_sampling_job import RejectionSamplingJob
 from rollmill.tasks.rewards.fields import RewardFields
 
 BEGIN, END = "<!-- generated: make docs -->", "<!-- end -->"
@@ -32,15 +33,20 @@ def with_generated_part(text: str, generated: str) -> str:
 
 
 def job_reference() -> str:
-    """Return a table of fields for the job and for each of its sections."""
-    schema = RolloutJob.model_json_schema()
+    """Return a table of fields for the job, with everything that a job may have, and for each of its sections."""
+    schema = RejectionSamplingJob.model_json_schema()
     definitions = schema["$defs"]
-    parts = ["### The job", _table(schema, definitions)]
+    schema["required"].remove("export")
+    return "\n\n".join(["### The job", _table(schema, definitions), *_sections(schema, definitions, "")])
+
+
+def _sections(schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[str]:
+    """Yield the title, description and table of each section, and then those of the sections within it."""
     for name, field in schema["properties"].items():
         if "$ref" in field:
             section = definitions[field["$ref"].rpartition("/")[2]]
-            parts += [f"### `{name}`", section["description"], _table(section, definitions)]
-    return "\n\n".join(parts)
+            yield from (f"### `{prefix}{name}`", section["description"], _table(section, definitions))
+            yield from _sections(section, definitions, f"{prefix}{name}.")
 
 
 def reward_reference() -> str:

@@ -14,6 +14,10 @@ from rollmill.flows.api_keys import secrets_of
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.prefect_server import PrefectServer, prefect_server, settle
 from rollmill.flows.preflight import check_job
+from rollmill.flows.rejection_sampling import rejection_sampling
+from rollmill.flows.rejection_sampling_check import check_rejection_sampling
+from rollmill.flows.rejection_sampling_job import RejectionSamplingJob
+from rollmill.flows.rejection_sampling_report import RejectionSamplingReport
 from rollmill.flows.report import RunReport
 from rollmill.flows.rescore import rescore
 from rollmill.flows.rescore_check import check_rescore
@@ -32,6 +36,13 @@ def run_job(job: RolloutJob) -> RunReport:
     with prefect_server() as server:
         check_job(job, secrets=secrets_of(server))
         return _run(rollout, job, server)
+
+
+def run_rejection_sampling(job: RejectionSamplingJob) -> RejectionSamplingReport:
+    """Run a job with its training set as `run_job` runs one without."""
+    with prefect_server() as server:
+        check_rejection_sampling(job, secrets=secrets_of(server))
+        return _run(rejection_sampling, job, server)
 
 
 def run_rescore(job: RescoreJob) -> RescoreReport:

@@ -8,6 +8,8 @@ from typing import Any
 from rollmill.flows.api_keys import load_secret_alone
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.preflight import CheckedJob, check_job
+from rollmill.flows.rejection_sampling_check import check_place
+from rollmill.flows.rejection_sampling_job import RejectionSamplingJob
 from rollmill.storage.plan import ShardRange
 from rollmill.tasks.planning import SpooledPrompts, cut, spooled
 from rollmill.tasks.prompts.prompt import prompts_from_table
@@ -32,6 +34,7 @@ class Outlook:
     prompt_id: str
     prompt_text: str
     num_prompt_tokens: int
+    training_set: str | None
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
@@ -41,24 +44,32 @@ class Outlook:
         """Return it for a terminal."""
         unusable = f", {self.num_unusable_prompts} of them unusable" if self.num_unusable_prompts else ""
         prompt = "\n".join(f"  {line}" for line in self.prompt_text.splitlines())
+        training_set = "" if self.training_set is None else f"set      {self.training_set}\n"
         return (
             f"run      {self.run_id} in {self.store}\n"
             f"prompts  {self.num_prompts}{unusable}\n"
             f"shards   {self.num_shards}, of which {self.num_shards_generated} are generated and "
             f"{self.num_shards_scored} scored already\n"
-            f"rows     {self.num_rows}, {self.max_new_tokens} new tokens at most\n\n"
+            f"rows     {self.num_rows}, {self.max_new_tokens} new tokens at most\n"
+            f"{training_set}\n"
             f"prompt {self.prompt_id}, {self.num_prompt_tokens} tokens\n{prompt}"
         )
 
 
 def look_ahead(job: RolloutJob) -> Outlook:
     """Check a job and say what running it would do. Raises InputError as the run would."""
+    training_set = _training_set(job) if isinstance(job, RejectionSamplingJob) else None
     checked = check_job(job, writes=False, secrets=load_secret_alone)
     with spooled(read_prompts(job.prompts)) as prompts:
-        return _outlook(checked, prompts)
+        return _outlook(checked, prompts, training_set)
 
 
-def _outlook(checked: CheckedJob, prompts: SpooledPrompts) -> Outlook:
+def _training_set(job: RejectionSamplingJob) -> str:
+    of = "this run" if job.export.mode == "replace" else "all runs of this job"
+    return f"{job.export.format} records of {of} in {check_place(job).url}"
+
+
+def _outlook(checked: CheckedJob, prompts: SpooledPrompts, training_set: str | None) -> Outlook:
     job = checked.job
     stored = checked.run.load_plan()
     shards = stored.shards if stored else cut(prompts.num_prompts, job.shards.prompts_per_shard)
@@ -78,6 +89,7 @@ def _outlook(checked: CheckedJob, prompts: SpooledPrompts) -> Outlook:
         prompt_id=shown.prompt_id,
         prompt_text=shown.text,
         num_prompt_tokens=len(shown.input_ids),
+        training_set=training_set,
     )
 
 

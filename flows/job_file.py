@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from rollmill.errors import JobError
 from rollmill.flows.job import RolloutJob
+from rollmill.flows.rejection_sampling_job import RejectionSamplingJob
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -21,7 +22,8 @@ def load_job(path: str | Path, overrides: Sequence[str] = (), store: str | None 
     """Read the job at `path`, change it by each `a.b=c` of `overrides`, and check it.
 
     The value of an override is read as YAML; a number in its path is a place in a list. Raises JobError with one line
-    that names every wrong key by its dotted path and says what would be right.
+    that names every wrong key by its dotted path and says what would be right. A job with a section `export` is a
+    RejectionSamplingJob.
     """
     values = _read_mapping(Path(path))
     for override in overrides:
@@ -33,7 +35,14 @@ def load_job(path: str | Path, overrides: Sequence[str] = (), store: str | None 
 
 def check_job(values: dict[str, Any], where: str) -> RolloutJob:
     """Build a job from plain values; raises JobError as `load_job` does, with `where` in front."""
-    return check_values(RolloutJob, values, where)
+    return check_values(job_model(values), values, where)
+
+
+def job_model(values: dict[str, Any]) -> type[RolloutJob]:
+    """Return which kind of job plain values are meant as; a misspelt `export` counts, so that it is told as one."""
+    names = [str(name) for name in values]
+    meant = "vary_seed" in names or difflib.get_close_matches("export", names, n=1, cutoff=0.7)
+    return RejectionSamplingJob if meant else RolloutJob
 
 
 def check_values(model: type[Model], values: dict[str, Any], where: str) -> Model:

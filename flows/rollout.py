@@ -29,7 +29,11 @@ def rollout(job: RolloutJob) -> RunReport:
     InputError before any weights load, and RunFailedError when shards failed for good or too many answers could not be
     scored; all that is finished is kept.
     """
-    checked = check_job(job)
+    return roll_out(check_job(job))
+
+
+def roll_out(checked: CheckedJob) -> RunReport:
+    """Do what `rollout` does, within the flow run in progress, for a job that is checked."""
     plan = plan_task(unvisited(checked))
     work = remaining_work(checked, plan)
     with _progress(work) as progress:

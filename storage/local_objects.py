@@ -85,8 +85,14 @@ class LocalObjects(Objects):
             (self.folder / key).unlink(missing_ok=True)
 
     def check_reachable(self) -> None:
-        if self.folder.exists() and not self.folder.is_dir():
-            raise StoreAccessError(f"store {self.url} is a file; name a folder")
+        there = next(folder for folder in (self.folder, *self.folder.parents) if folder.exists())
+        if not there.is_dir():
+            raise StoreAccessError(f"store {self.url}: {there} is a file; name a folder")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise StoreAccessError(
+                f"store {self.url} cannot be used: {there} may not be written to; change its permissions or choose "
+                "another folder"
+            )
 
     def _scan(self, prefix: str) -> list[StoredObject]:
         with self._explained(prefix):

@@ -59,7 +59,7 @@ def export_training_set(
     when fewer than `config.min_records` records are left.
     """
     entries = choose_entries(store, versions, window)
-    name = _name(store.url)
+    name = store_name(store.url)
     asked = config.model_dump(mode="json", exclude={"min_records"})
     input_id = input_id_of(name, [entry.operation_id for entry in entries], asked)
     there = finished(place, input_id)
@@ -170,6 +170,6 @@ class _Making:
         return SplitSummary(records=tally.records, prompts=tally.prompts, mean=mean, files=placed)
 
 
-def _name(url: str) -> str:
+def store_name(url: str) -> str:
     """Return how a set names its store: the address, but of a local folder only its name, which is nobody's affair."""
     return url if "://" in url else Path(url).name

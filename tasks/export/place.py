@@ -49,7 +49,7 @@ def refuse_others(place: Objects, input_id: str, overwrite: bool) -> None:
 
     The last two may be replaced with `overwrite`.
     """
-    if place.size(FORMAT_KEY) is not None:
+    if holds_store(place):
         raise JobError(f"{place.url} is a rollout store; give another --out for the training set")
     if overwrite:
         return
@@ -60,8 +60,18 @@ def refuse_others(place: Objects, input_id: str, overwrite: bool) -> None:
             f"{', '.join(str(source.version) for source in there.sources)}); give --overwrite to replace it, or "
             "another --out"
         )
-    if there is None and _get(place, CARD_KEY) not in (None, UNFINISHED_CARD):
+    if there is None and holds_other_card(place):
         raise JobError(f"{place.url} holds a README.md of something else; give --overwrite, or another --out")
+
+
+def holds_store(place: Objects) -> bool:
+    """Say whether the place is a rollout store."""
+    return place.size(FORMAT_KEY) is not None
+
+
+def holds_other_card(place: Objects) -> bool:
+    """Say whether a card is there that no export has begun with; a place with a set has its own card."""
+    return _get(place, CARD_KEY) not in (None, UNFINISHED_CARD)
 
 
 def put_in_place(place: Objects, manifest: Manifest, files: Sequence[SpooledFile]) -> None:

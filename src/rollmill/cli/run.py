@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from rollmill.flows.job import RolloutJob
+    from rollmill.flows.rejection_sampling_report import RejectionSamplingReport
     from rollmill.flows.report import RunReport
 
 EXIT_INTERRUPTED = 130
@@ -32,7 +33,8 @@ def run(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Run a job: answer its prompts, score the answers, publish a dataset version.
+    """Run a job: answer its prompts, score the answers, publish a dataset version, and make the training set of a job
+    that has a section export.
 
     The same command again goes on where the last one stopped, and does nothing when all is done.
 
@@ -59,11 +61,12 @@ def _dry_run(job: RolloutJob, as_json: bool) -> None:
     print(json.dumps(outlook.to_json(), ensure_ascii=False) if as_json else outlook.to_text())
 
 
-def _run(job: RolloutJob) -> RunReport:
-    from rollmill.flows.command import run_job
+def _run(job: RolloutJob) -> RunReport | RejectionSamplingReport:
+    from rollmill.flows.command import run_job, run_rejection_sampling
+    from rollmill.flows.rejection_sampling_job import RejectionSamplingJob
 
     try:
-        return run_job(job)
+        return run_rejection_sampling(job) if isinstance(job, RejectionSamplingJob) else run_job(job)
     except KeyboardInterrupt:
         sys.stderr.write(
             f"rollmill: interrupted; the finished shards of run {job.resolved_run_id} are kept in {job.store}, and "
