@@ -48,6 +48,6 @@ def pack_weights(model: nn.Module) -> int:
 
 def _can_pack(linear: nn.Linear) -> bool:
     weight = linear.weight
-    if weight.device.type != "cpu" or weight.dtype not in _TYPES or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or weight.dtype not in _TYPES or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return weight.dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

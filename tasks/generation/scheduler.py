@@ -18,7 +18,7 @@ from rollmill.tasks.generation.compatibility import check_config, probe_kv_shape
 from rollmill.tasks.generation.kv_cache import PrefixPool, SuffixCache
 from rollmill.tasks.generation.layout import LayoutBuilder
 from rollmill.tasks.generation.model_setup import evaluating, stop_token_ids, usable_seq_len
-from rollmill.tasks.generation.requests import fresh_seeds, group_equal_neighbours
+from rollmill.tasks.generation.requests import fresh_seeds, group_equal_neighbours, reason_to_refuse
 from rollmill.tasks.generation.rows import ActiveRows, GroupState, Row
 from rollmill.tasks.generation.sampling import draw
 from rollmill.tasks.generation.types import (
@@ -92,7 +92,8 @@ class InferenceScheduler:
 
     def submit(self, group: PromptGroup) -> None:
         """Queue a group. One that cannot be answered comes back from the next `step` with finish_reason error."""
-        reason = self._reason_to_refuse(group)
+        vocab_size = self.model.get_input_embeddings().weight.shape[0]
+        reason = reason_to_refuse(group.input_ids, self.max_seq_len, vocab_size)
         if reason is None and group.seeds:
             self._queue.append(GroupState(request=group))
         else:
@@ -181,15 +182,6 @@ class InferenceScheduler:
         self._prefixes.clear()
         self._active.remove(list(range(len(self._active))))
         self._layouts.rows_changed()
-
-    def _reason_to_refuse(self, group: PromptGroup) -> str | None:
-        length, vocab = len(group.input_ids), self.model.get_input_embeddings().weight.shape[0]
-        if not length:
-            return "the prompt has no tokens"
-        if length >= self.max_seq_len:
-            return f"the prompt has {length} tokens, which leaves no room for an answer within {self.max_seq_len}"
-        strange = next((token for token in group.input_ids if not 0 <= token < vocab), None)
-        return None if strange is None else f"token id {strange} is outside the model's vocabulary of {vocab}"
 
     def _admit(self) -> tuple[list[GroupState], list[Row]]:
         """Take as many rows from the queue as fit; return the groups to prefill and the rows that start."""
