@@ -267,7 +267,8 @@ def test_too_few_records_leave_the_last_set_and_keep_the_rollouts(finished: Fini
     out = tmp_path / "set"
     rejection_sampling(job_from(finished, out))
     before = set_in(out)
-    wanted = {"selection": {"min_reward": 1, "keep_truncated": True, "max_tokens": 11}, "min_records": 9}
+    selection = {"min_reward": 1, "keep_truncated": True, "max_tokens": 11}
+    wanted: dict[str, Any] = {"selection": selection, "min_records": 9}
     with pytest.raises(RunFailedError) as refused:
         rejection_sampling(job_from(finished, out, **wanted))
     message = str(refused.value)
@@ -310,4 +311,4 @@ def test_the_deployment_file_deploys_the_shipped_job_each_night(tmp_path: Path) 
     assert not deployed.pull_steps
     shipped = yaml.safe_load((ROOT / "deployments" / "jobs" / "rejection_sampling.yaml").read_text())
     assert deployed.parameters == {"job": shipped}
-    assert RejectionSamplingJob.model_validate(shipped).export.min_records == 4
+    assert RejectionSamplingJob.model_validate(shipped).export.min_records == 2
