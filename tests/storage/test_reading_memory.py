@@ -72,6 +72,8 @@ def _rows(start: int, num_prompts: int) -> pa.Table:
         "prompt_text": "question",
         "response_text": "answer",
         "prompt_token_ids": [1, 2, 3],
+        "kept_token_ids": None,
+        "full_logprobs": None,
         "finish_reason": "length",
         "error": None,
         "reward": 1.0,
