@@ -254,6 +254,8 @@ def made_up_rows(start: int, stop: int, mean_tokens: int) -> pa.Table:
         "prompt_token_ids": [prompts[index] for index in repeat],
         "response_token_ids": pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids)),
         "logprobs": pa.ListArray.from_arrays(pa.array(offsets), pa.array(-rng.exponential(0.5, len(ids)).astype("f4"))),
+        "kept_token_ids": [None] * num_rows,
+        "full_logprobs": [None] * num_rows,
         "finish_reason": ["stop"] * num_rows,
         "error": [None] * num_rows,
         "reward": rng.integers(0, 2, num_rows).astype(np.float64),
