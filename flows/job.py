@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rollmill.tasks.generation.config import EngineConfig, PolicyConfig, SamplingConfig
 from rollmill.tasks.prompts.config import PromptsConfig
@@ -14,6 +14,17 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 _SECRET_OPTIONS = frozenset({"key", "secret", "token", "password", "aws_access_key_id", "aws_secret_access_key"})
 
+
+def _refuse_credentials(options: dict[str, Any]) -> dict[str, Any]:
+    """Return `options`. Raises ValueError when they hold credentials, which Prefect would store with the job."""
+    found = sorted(_SECRET_OPTIONS.intersection(options))
+    if found:
+        raise ValueError(f"{', '.join(found)} would be stored with the job: put credentials into the environment")
+    return options
+
+
+StorageOptions = Annotated[dict[str, Any], AfterValidator(_refuse_credentials)]
+"""What fsspec is told of a store, without credentials."""
 
 FAILED_FRACTION = (
     "The share of answers whose reward may fail. Beyond it the run stops, as soon as that is certain, and publishes "
@@ -72,7 +83,7 @@ class RolloutJob(BaseModel):
         "the run's plan is refused. Unset: {name}-v{policy.version}.",
     )
     store: str = Field(min_length=1, description="Where the rollouts are kept: a local folder or s3://bucket/prefix.")
-    storage_options: dict[str, Any] = Field(
+    storage_options: StorageOptions = Field(
         default_factory=dict,
         description="Passed to fsspec for a store that is a URL, such as endpoint_url. Credentials are refused here: "
         "they come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL and so on).",
@@ -90,20 +101,7 @@ class RolloutJob(BaseModel):
     engine: EngineConfig = Field(default_factory=EngineConfig, description="What the policy runs on.")
     runner: RunnerConfig = Field(default_factory=RunnerConfig, description="Where the engines are.")
 
-    @field_validator("storage_options")
-    @classmethod
-    def _credentials_stay_out_of_jobs(cls, options: dict[str, Any]) -> dict[str, Any]:
-        return refuse_credentials(options)
-
     @property
     def resolved_run_id(self) -> str:
         """The run id given, or {name}-v{policy.version}."""
         return self.run_id or f"{self.name}-v{self.policy.version}"
-
-
-def refuse_credentials(options: dict[str, Any]) -> dict[str, Any]:
-    """Return `options`. Raises ValueError when they hold credentials, which Prefect would store with the job."""
-    found = sorted(_SECRET_OPTIONS.intersection(options))
-    if found:
-        raise ValueError(f"{', '.join(found)} would be stored with the job: put credentials into the environment")
-    return options

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field
 
-from rollmill.flows.job import RolloutJob, refuse_credentials
+from rollmill.flows.job import RolloutJob, StorageOptions
 from rollmill.tasks.export.config import ExportConfig
 
 
@@ -21,7 +21,7 @@ class ExportJob(ExportConfig):
         description="Where the set goes: a local folder or s3://bucket/prefix, apart from the store. An earlier set of "
         "this job there is replaced as a whole; anything else there is left, and the job refused.",
     )
-    storage_options: dict[str, Any] = Field(
+    storage_options: StorageOptions = Field(
         default_factory=dict, description="Passed to fsspec for an s3:// address, without any credentials."
     )
     mode: Literal["replace", "append"] = Field(
@@ -29,11 +29,6 @@ class ExportJob(ExportConfig):
         description="replace: the set holds what was chosen of this run alone. append: of every run of this job that "
         "the store holds, chosen anew; the set grows with each run.",
     )
-
-    @field_validator("storage_options")
-    @classmethod
-    def _credentials_stay_out_of_jobs(cls, options: dict[str, Any]) -> dict[str, Any]:
-        return refuse_credentials(options)
 
     @property
     def config(self) -> ExportConfig:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-
-from rollmill.flows.job import FAILED_FRACTION, refuse_credentials
+from rollmill.flows.job import FAILED_FRACTION, StorageOptions
 from rollmill.tasks.rewards.config import RewardConfigs
-from rollmill.tasks.rewards.fields import job_errors_are_value_errors
-from rollmill.tasks.row_filter import RowFilter
+from rollmill.tasks.row_filter import Condition, RowFilter
 from rollmill.tasks.scoring import FAILED_ROWS
 
 
@@ -19,7 +16,7 @@ class RescoreJob(BaseModel):
     model_config = ConfigDict(extra="forbid", title="Rescoring")
 
     store: str = Field(min_length=1, description="Where the rollouts are kept: a local folder or s3://bucket/prefix.")
-    storage_options: dict[str, Any] = Field(
+    storage_options: StorageOptions = Field(
         default_factory=dict, description="Passed to fsspec for a store that is a URL, without any credentials."
     )
     version: int | None = Field(default=None, ge=1, description="The dataset version; unset takes the latest.")
@@ -27,24 +24,13 @@ class RescoreJob(BaseModel):
         default=None,
         description="The rewards to score by. Unset, with failed, takes those that the version was scored by.",
     )
-    where: str | None = Field(
+    where: Condition | None = Field(
         default=None,
         description='Score only rows of which this holds, such as reward < 0.5 and finish_reason == "stop"; the others '
         "keep what they have.",
     )
     failed: bool = Field(default=False, description="Score only rows whose reward could not be computed.")
     max_failed_fraction: float = Field(default=0.1, ge=0.0, le=1.0, description=FAILED_FRACTION)
-
-    @field_validator("storage_options")
-    @classmethod
-    def _credentials_stay_out_of_jobs(cls, options: dict[str, Any]) -> dict[str, Any]:
-        return refuse_credentials(options)
-
-    @field_validator("where")
-    @classmethod
-    def _is_a_condition(cls, where: str | None) -> str | None:
-        with job_errors_are_value_errors():
-            return where and RowFilter(where).text
 
     @model_validator(mode="after")
     def _says_by_what(self) -> RescoreJob:

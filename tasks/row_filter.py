@@ -6,13 +6,15 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import AfterValidator
 
 from rollmill.errors import JobError
 from rollmill.storage.schema import RESPONSE_SCHEMA
+from rollmill.tasks.rewards.fields import job_errors_are_value_errors
 
 COLUMNS = [field.name for field in RESPONSE_SCHEMA if not pa.types.is_list(field.type)]
 """The columns that a condition may name."""
@@ -117,3 +119,12 @@ def _value(node: ast.expr) -> str | float | int:
     if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float)):
         return node.value
     raise _RefusedError(f"{ast.unparse(node)} is not a number or a quoted text")
+
+
+def _checked(where: str) -> str:
+    with job_errors_are_value_errors():
+        return where and RowFilter(where).text
+
+
+Condition = Annotated[str, AfterValidator(_checked)]
+"""A field of a job that is the text of a RowFilter."""

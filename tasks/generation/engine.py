@@ -138,7 +138,7 @@ def _environment(spec: EngineSpec) -> dict[str, str]:
     OpenMP's threads spin for some microseconds while they wait for each other, then sleep, unless the user has decided.
     By default they spin for a hundred times longer, and where anything else wants the cores (here: the flow, its
     scorers and its server), that keeps the very thread that they wait for from running; and to sleep at once costs the
-    short products of a small model a third of their speed.
+    short products of a small model up to half of their speed.
     """
     waiting = {} if {_SPIN_COUNT, _WAIT_POLICY} & os.environ.keys() else {_SPIN_COUNT: "3000"}
     backend = vllm_environment(spec.device, spec.num_threads) if spec.backend == VLLM else {}

@@ -1,7 +1,8 @@
 """Weights in the order in which oneDNN's kernels read them, for a model that will not be trained.
 
 A plain matrix product on a CPU rearranges its weights each time, which costs as much as the product when only some
-tens of rows go through. The packed kernels also round a row the same whatever else is in the batch, bfloat16 included.
+tens of rows go through. The packed kernels also round a row the same in every batch of 16 rows and more, in bfloat16
+too.
 """
 
 from __future__ import annotations

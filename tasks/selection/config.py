@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from rollmill.storage.schema import RESPONSE_SCHEMA
 from rollmill.tasks.figures import PASS_REWARD
 from rollmill.tasks.rewards.fields import job_errors_are_value_errors
-from rollmill.tasks.row_filter import RowFilter
+from rollmill.tasks.row_filter import Condition
 from rollmill.tasks.selection.best import threshold
 from rollmill.tasks.selection.duplicates import DuplicateScope
 from rollmill.tasks.selection.group_filters import pass_rate_between
@@ -52,7 +52,7 @@ class SelectionConfig(BaseModel):
     no_match: str | None = Field(
         default=None, description="Leave out answers in which this regular expression (RE2 syntax) is found."
     )
-    where: str | None = Field(
+    where: Condition | None = Field(
         default=None, description="Keep rows of which this holds, such as policy_version >= 3 and reward > 0.5."
     )
     min_reward: float | None = Field(
@@ -111,12 +111,6 @@ class SelectionConfig(BaseModel):
     def _is_a_pattern(cls, pattern: str | None) -> str | None:
         with job_errors_are_value_errors():
             return pattern and check_pattern(pattern)
-
-    @field_validator("where")
-    @classmethod
-    def _is_a_condition(cls, where: str | None) -> str | None:
-        with job_errors_are_value_errors():
-            return where and RowFilter(where).text
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> SelectionConfig:

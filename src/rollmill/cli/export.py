@@ -15,6 +15,7 @@ Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help="What a 
 
 
 def export(
+    context: typer.Context,
     store: Annotated[str, typer.Argument(help="A local folder or s3://bucket/prefix.")],
     training_format: Format,
     out: Annotated[str, typer.Option(metavar="URL", help="Where the set goes: a local folder or s3://bucket/prefix.")],
@@ -92,36 +93,7 @@ def export(
 
     Example: rollmill export ./rollouts --format sft --min-reward 1 --out ./sft
     """
-    selection = {
-        "best_of": best_of,
-        "min_pass_rate": min_pass_rate,
-        "max_pass_rate": max_pass_rate,
-        "pass_reward": pass_reward,
-        "zero_variance": zero_variance,
-        "keep_truncated": keep_truncated,
-        "min_tokens": min_tokens,
-        "max_tokens": max_tokens,
-        "match": match,
-        "no_match": no_match,
-        "where": where,
-        "min_reward": min_reward,
-        "max_reward": max_reward,
-        "keep_duplicates": keep_duplicates,
-        "near_duplicates": near_duplicates,
-        "duplicate_scope": duplicate_scope,
-        "top": top,
-        "pairs": pairs,
-        "min_margin": min_margin,
-        "max_length_ratio": max_length_ratio,
-        "desirable": desirable,
-        "undesirable": undesirable,
-        "seed": seed,
-    }
-    config = {
-        "format": training_format,
-        "selection": _given(selection),
-        **_given({"test_fraction": test_fraction, "split_seed": split_seed, "min_records": min_records}),
-    }
+    config = _config(training_format, context.params)
     exported = _export(store, out, config, version or [], window, overwrite)
     if as_json:
         summary = {"url": exported.url, "is_new": exported.is_new, **exported.manifest.to_json()}
@@ -130,9 +102,15 @@ def export(
         _print(exported)
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that were given; what was not has its default in the models."""
-    return {name: value for name, value in options.items() if value is not None}
+def _config(training_format: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given, by the models' fields of these names, which have the other defaults."""
+    from rollmill.tasks.export.config import ExportConfig
+    from rollmill.tasks.selection.config import SelectionConfig
+
+    given = {name: value for name, value in options.items() if value is not None}
+    selection = {name: value for name, value in given.items() if name in SelectionConfig.model_fields}
+    own = {name: value for name, value in given.items() if name in ExportConfig.model_fields}
+    return {**own, "format": training_format, "selection": selection}
 
 
 def _export(
