@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from prefect import get_run_logger, task
@@ -20,7 +19,7 @@ from rollmill.flows.progress import Progress
 from rollmill.flows.publishing import publishing_as_it_goes
 from rollmill.flows.task_runs import MAX_TASK_RUNS, RETRY_DELAYS, unvisited
 from rollmill.storage.plan import Plan, ShardRange
-from rollmill.tasks.generation.engine import Engines, start_engines
+from rollmill.tasks.generation.engine import Engines, start_engines, works_at_once
 from rollmill.tasks.rewards.stored import rewards_to_text
 from rollmill.tasks.scoring import REWARDS, Scoring, failed_shards, score_shard, score_stage
 from rollmill.tasks.shards import GENERATE_STAGE, Generation, ShardRef, generate_shard, reference
@@ -88,21 +87,28 @@ class RemainingWork:
         return any(shard.index in self.to_generate for shard in batch)
 
 
-def remaining_work(checked: CheckedJob, plan: Plan) -> RemainingWork:
-    """Ask the store which shards of either stage are missing, and batch them so that task runs stay few."""
-    indexes = [shard.index for shard in plan.shards]
+def remaining_work(
+    checked: CheckedJob, plan: Plan, only: Collection[int] | None = None, settled: Collection[int] = ()
+) -> RemainingWork:
+    """Ask the store which shards of either stage are missing, and batch them so that task runs stay few.
+
+    With `only`, the other shards are as if they were not in the plan. Those in `settled` were scored just now, and
+    count as finished whatever failed.
+    """
+    shards = [shard for shard in plan.shards if only is None or shard.index in only]
+    indexes = [shard.index for shard in shards]
     answered = checked.run.finished(GENERATE_STAGE, indexes)
     stage = score_stage(checked.scorer)
     scored = checked.run.finished(stage, indexes)
-    again = failed_shards(scored)
+    again = {index: generation for index, generation in failed_shards(scored).items() if index not in settled}
     finished = {index: marker for index, marker in scored.items() if index in answered and index not in again}
-    missing = [shard for shard in plan.shards if shard.index not in finished]
+    missing = [shard for shard in shards if shard.index not in finished]
     return RemainingWork(
         finished=tuple(reference(stage, marker) for marker in finished.values()),
         to_generate=frozenset(indexes).difference(answered),
         again=again,
         batches=tuple(batched(missing, max_batches=most_batches(checked.job))),
-        total_rows=plan.num_prompts * plan.group_size,
+        total_rows=sum(shard.num_prompts for shard in shards) * plan.group_size,
         rows_before=sum(marker.rows for marker in answered.values()),
     )
 
@@ -116,8 +122,7 @@ def most_batches(job: RolloutJob) -> int:
 def shards_in_flight(job: RolloutJob, num_engines: int) -> int:
     """Return how many shards are generated at once: enough that every engine's batch stays full, and one to follow."""
     rows_per_shard = job.shards.prompts_per_shard * job.sampling.group_size
-    to_fill_a_batch = math.ceil(job.engine.max_batch_size / rows_per_shard)
-    return min(num_engines * (to_fill_a_batch + 1), MAX_SHARDS_IN_FLIGHT)
+    return min(num_engines * works_at_once(job.engine.max_batch_size, rows_per_shard), MAX_SHARDS_IN_FLIGHT)
 
 
 def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: Progress) -> list[ShardRef]:
@@ -127,7 +132,7 @@ def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: 
     InputError as it is, anything else as RunFailedError; so are too many rewards that failed, as soon as they are.
     """
     gate = Gate()
-    failed = _failed_rewards(checked, plan, work, gate)
+    failed = failed_rewards(checked, plan, work, gate)
     engines = start_engines(checked.job.policy, checked.job.engine, on_log=_log_of_this_run())
     threads = ThreadPoolTaskRunner[list[ShardRef]](max_workers=2 * shards_in_flight(checked.job, engines.num_engines))
     already = [shard.index for shard in work.finished]
@@ -205,11 +210,12 @@ def _scoring(checked: CheckedJob, work: RemainingWork) -> Scoring:
     )
 
 
-def _failed_rewards(checked: CheckedJob, plan: Plan, work: RemainingWork, gate: Gate) -> FailedRewards:
+def failed_rewards(checked: CheckedJob, plan: Plan, work: RemainingWork, gate: Gate) -> FailedRewards:
+    """Return what counts the run's failed rewards, with those of the shards that are finished."""
     failed = FailedRewards(
         f"run {plan.run_id}",
         max_fraction=checked.job.max_failed_fraction,
-        total_rows=work.total_rows,
+        total_rows=plan.num_prompts * plan.group_size,
         gate=gate,
         remedy="When the cause is gone, the same command computes only these again; --set max_failed_fraction=1 "
         "publishes the run without them",

@@ -19,7 +19,8 @@ from rollmill.storage.runs import RunStore, ShardMarker
 from rollmill.storage.schema import RESPONSE_SCHEMA, REWARD_PENDING
 from rollmill.tasks.figures import answer_stats
 from rollmill.tasks.generation.config import PolicyConfig, SamplingConfig
-from rollmill.tasks.generation.engine import Engines, ProgressCallback
+from rollmill.tasks.generation.engine import Engines
+from rollmill.tasks.generation.engine_client import ProgressCallback
 from rollmill.tasks.generation.seeds import row_seed
 from rollmill.tasks.generation.types import (
     FINISH_ERROR,

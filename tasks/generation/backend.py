@@ -12,7 +12,7 @@ from rollmill.tasks.generation.config import EngineConfig, SamplingConfig
 from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
 
 if TYPE_CHECKING:
-    from rollmill.tasks.generation.engine_process import EngineSpec
+    from rollmill.tasks.generation.engine_messages import EngineSpec
 
 TORCH, VLLM = "torch", "vllm"
 

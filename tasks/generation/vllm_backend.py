@@ -33,7 +33,7 @@ from rollmill.tasks.generation.types import (
 )
 
 if TYPE_CHECKING:
-    from rollmill.tasks.generation.engine_process import EngineSpec
+    from rollmill.tasks.generation.engine_messages import EngineSpec
 
 _MEMORY_SHARES = {"cpu": 0.25, "cuda": 0.9}
 _SEEDS = 2**63  # vLLM keeps seeds in signed integers of 64 bits

@@ -20,4 +20,4 @@ def test_an_engines_log_lines_are_in_the_flow_runs_log(policy: Path, prompts: Pa
     of_the_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[state.state_details.flow_run_id]))
     with get_client(sync_client=True) as client:
         messages = [log.message for log in client.read_logs(of_the_run)]
-    assert any(message.startswith("engine cpu (pid ") and "loaded" in message for message in messages)
+    assert any(message.startswith("engine on cpu (pid ") and "loaded" in message for message in messages)

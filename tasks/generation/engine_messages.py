@@ -1,0 +1,78 @@
+"""What an engine is told when it starts, and what it and its parent tell each other, however the messages travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """All that an engine needs to know to load its policy."""
+
+    model: str
+    dtype: str
+    device: str
+    num_threads: int
+    max_batch_size: int
+    max_seq_len: int | None
+    backend: str
+    memory_share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Parent to engine: answer these groups."""
+
+    work_id: int
+    groups: tuple[PromptGroup, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """How many answers are asked for."""
+        return sum(len(group.seeds) for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Engine to parent: the policy is loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Engine to parent: rows finished and tokens sampled since the last such message."""
+
+    num_rows: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Engine to parent: the answers to one `Work`, in the order of its groups."""
+
+    work_id: int
+    groups: tuple[FinishedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """Engine to parent: what the engine has to say; `level` is one of the logging module's."""
+
+    level: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Engine to parent: the engine cannot go on. `is_input_error` says that trying again would not help."""
+
+    message: str
+    is_input_error: bool
+
+
+Message = Ready | Progress | Done | LogLine | Failed
+
+Send = Callable[[Message], None]
+"""Sends a message from an engine to its parent."""
