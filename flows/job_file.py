@@ -74,14 +74,14 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     return values
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path, what: str = "job file") -> Any:
     """Return what a YAML or JSON file holds. Raises JobError that names the file, and the line where there is one."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise JobError(f"{path}: there is no such job file") from None
+        raise JobError(f"{path}: there is no such {what}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"{path}: cannot be read as a job file: {error}") from error
+        raise JobError(f"{path}: cannot be read as a {what}: {error}") from error
     try:
         return yaml.load(text, _UniqueKeyLoader)
     except yaml.MarkedYAMLError as error:
@@ -135,7 +135,7 @@ def _describe(fault: ErrorDetails, values: dict[str, Any], model: type[BaseModel
     if kind == "missing":
         return f"{path} is missing"
     if kind == "value_error":
-        return f"{path}: {context['error']}"
+        return f"{path}: {context['error']}" if location else str(context["error"])
     if kind in _BOUNDS:
         return f"{path} must be {_BOUNDS[kind].format(**context)}, got {given}"
     return f"{path}: {_lower_first(fault['msg'])}, got {given}"

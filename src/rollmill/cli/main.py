@@ -7,6 +7,7 @@ import sys
 
 import typer
 
+from rollmill.cli.deploy import deploy
 from rollmill.cli.export import export
 from rollmill.cli.ls import ls
 from rollmill.cli.probe import probe
@@ -25,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Batch rollout jobs: prompts in, scored answers out, as versioned Parquet files that a trainer reads.",
 )
-for command in (run, rescore, export, ls, show, report, verify, vacuum, probe):
+for command in (run, rescore, export, ls, show, report, verify, vacuum, probe, deploy):
     app.command()(command)
 
 
