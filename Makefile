@@ -9,7 +9,7 @@ JOB ?= deployments/jobs/demo.yaml
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu test-trl test-vllm check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs wheel install clean
+.PHONY: help demo test test-slow test-gpu test-trl test-vllm check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs docs-site wheel install clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -24,7 +24,7 @@ test: $(VENV)/.dev ## run the tests (TESTS=tests/flows for one folder)
 test-slow: $(VENV)/.dev ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(TESTS)
 
-test-trl: $(VENV)/.dev $(VENV)-trl/.ready ## let TRL's trainers take two steps each on exported training sets
+test-trl: $(VENV)/.dev $(VENV)-trl/.ready ## let TRL's trainers take two steps each on exported sets and on stored rollouts
 	@ROLLMILL_TRL_PYTHON=$(abspath $(VENV)-trl/bin/python) $(BIN)/python -m pytest -s tests/training
 
 test-gpu: $(VENV)/.dev ## run the checks that need a GPU (minutes); they are skipped where there is none
@@ -33,7 +33,7 @@ test-gpu: $(VENV)/.dev ## run the checks that need a GPU (minutes); they are ski
 test-vllm: $(VENV)-vllm/.rollmill ## run the tests of engine.backend vllm, against a real vLLM on the CPU
 	@$(VENV)-vllm/bin/python -m pytest tests/with_vllm
 
-check: $(VENV)/.dev ## format, lint, types, and the layering flows -> tasks -> storage
+check: $(VENV)/.dev docs-site ## format, lint, types, the layering flows -> tasks -> storage, and the links of the docs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -58,8 +58,11 @@ bench-scoring: $(VENV)/.dev ## measure whether scoring holds up generation, and 
 bench-store: $(VENV)/.dev ## measure writing and reading a store, on a local disk and on SeaweedFS (many minutes)
 	@$(BIN)/python benchmarks/store.py
 
-docs: $(VENV)/.dev ## write the reference parts of docs/jobs.md and docs/cli.md
+docs: $(VENV)/.dev ## write the reference parts of docs/jobs.md, rewards.md, cli.md and python.md
 	@$(BIN)/python docs/reference.py
+
+docs-site: $(VENV)/.dev ## build the docs as a site in build/site; a link that leads nowhere fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 wheel: $(VENV)/.dev ## build the sdist, and the wheel out of the sdist, into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist .
@@ -109,5 +112,6 @@ $(VENV)-vllm/.rollmill: pyproject.toml | $(VENV)-vllm/.ready
 $(VENV)-trl/.ready: constraints.txt | $(BIN)/python
 	@echo "installing TRL into $(VENV)-trl"
 	@$(PYTHON) -m venv $(VENV)-trl
-	@$(VENV)-trl/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt trl==1.16.0
+	@$(VENV)-trl/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt trl==1.16.0 \
+		filelock platformdirs s3fs tenacity
 	@touch $@

@@ -1,15 +1,19 @@
-"""Writes the generated parts of jobs.md, rewards.md and cli.md from the job model and the commands: `make docs`."""
+"""Writes the generated parts of jobs.md, rewards.md, cli.md and python.md from the code itself: `make docs`."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import typer
 from typer.core import TyperOption
 
+import rollmill
+from rollmill import errors
 from rollmill.cli.main import app
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.rejection_sampling_job import RejectionSamplingJob
@@ -17,6 +21,16 @@ from rollmill.tasks.rewards.fields import RewardFields
 
 BEGIN, END = "<!-- generated: make docs -->", "<!-- end -->"
 FOLDER = Path(__file__).parent
+
+FURTHER = [
+    "rollmill.storage.version.DatasetVersion",
+    "rollmill.storage.kept.KeptTokens",
+    "rollmill.tasks.generation.load_policy",
+    "rollmill.flows.command.run_job",
+    "rollmill.storage.objects.open_objects",
+    "rollmill.tasks.export.exporting.export_training_set",
+]
+"""What the pages use besides the public names."""
 
 _BOUNDS = {
     "minimum": "at least {}",
@@ -70,9 +84,22 @@ def command_reference() -> str:
     return "\n\n".join(_command(name, command) for name, command in sorted(commands.items()))
 
 
+def python_reference() -> str:
+    """Return a section for each public name, for what else the pages use, and the tree of errors."""
+    public = [_named(f"rollmill.{name}", getattr(rollmill, name)) for name in rollmill.__all__]
+    further = [_named(path, locate(path)) for path in FURTHER]
+    tree = f"```text\n{inspect.cleandoc(errors.__doc__ or '')}\n```"
+    return "\n\n".join(["## Public names", *public, "## Further names", *further, "## Errors", tree])
+
+
 def pages() -> Iterator[tuple[Path, str]]:
     """Yield each page's path and what it should hold."""
-    references = {"jobs.md": job_reference, "rewards.md": reward_reference, "cli.md": command_reference}
+    references = {
+        "jobs.md": job_reference,
+        "rewards.md": reward_reference,
+        "cli.md": command_reference,
+        "python.md": python_reference,
+    }
     for name, generated in references.items():
         path = FOLDER / name
         yield path, with_generated_part(path.read_text(), generated())
@@ -122,6 +149,60 @@ def _option(parameter: Any) -> str:
     if not isinstance(parameter, TyperOption):
         return str(metavar)
     return parameter.opts[0] if parameter.is_flag else f"{parameter.opts[0]} {metavar}"
+
+
+def _named(path: str, value: Any) -> str:
+    """Return a section of one class or function: how it is called, its contract, and its members."""
+    home, _, name = path.rpartition(".")
+    parts = [f"### `{name}`", f"`from {home} import {name}`"]
+    if value is RolloutJob:
+        parts.append("[All fields of a job](jobs.md#all-fields) are its arguments.")
+        call = f"{name}(**fields)"
+    else:
+        call = _call(name, value)
+    parts.append(f"```text\n{call}\n\n{inspect.cleandoc(value.__doc__ or '')}\n```")
+    rows = list(_members(value)) if inspect.isclass(value) and value is not RolloutJob else []
+    if rows:
+        parts.append("\n".join(["| member | what it does |", "|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def _members(value: type) -> Iterator[str]:
+    for name, member in vars(value).items():
+        function = member.fget if isinstance(member, property) else member
+        if name.startswith("_") or not inspect.isfunction(function):
+            continue
+        summary = inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0]
+        call = _call(name, function, one_line=True)
+        shown = call.replace("() ->", ":") if isinstance(member, property) else call
+        yield f"| `{_cell(shown)}` | {_cell(summary)} |"
+
+
+def _call(name: str, function: Callable[..., Any], one_line: bool = False) -> str:
+    """Return how a function is called, with one argument a line where they are many."""
+    signature = inspect.signature(function)
+    arguments = []
+    for argument in signature.parameters.values():
+        if argument.kind is argument.KEYWORD_ONLY and "*" not in arguments:
+            arguments.append("*")
+        if argument.name != "self":
+            arguments.append(_argument(argument))
+    result = (
+        "" if signature.return_annotation in (signature.empty, None, "None") else f" -> {signature.return_annotation}"
+    )
+    line = f"{name}({', '.join(arguments)}){result}"
+    if one_line or len(line) <= 100:
+        return line
+    return f"{name}(\n" + "".join(f"    {argument},\n" for argument in arguments) + f"){result}"
+
+
+def _argument(argument: inspect.Parameter) -> str:
+    stars = {argument.VAR_POSITIONAL: "*", argument.VAR_KEYWORD: "**"}.get(argument.kind, "")
+    annotation = "" if argument.annotation is argument.empty else f": {argument.annotation}"
+    if argument.default is argument.empty:
+        return f"{stars}{argument.name}{annotation}"
+    default = "…" if "factory" in repr(argument.default) else repr(argument.default)
+    return f"{argument.name}{annotation} = {default}"
 
 
 def _cell(text: str) -> str:

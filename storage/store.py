@@ -26,6 +26,7 @@ class RolloutStore:
 
     @property
     def url(self) -> str:
+        """The store's address."""
         return self.objects.url
 
     def latest(self) -> DatasetVersion:

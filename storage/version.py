@@ -34,18 +34,22 @@ class DatasetVersion:
 
     @property
     def number(self) -> int:
+        """Its place in the store's log, from 1."""
         return self.entry.number
 
     @property
     def policy_version(self) -> int:
+        """The trainer's number for the weights that answered."""
         return self.entry.policy_version
 
     @property
     def run_id(self) -> str:
+        """The run's name within the store."""
         return self.entry.run_id
 
     @property
     def group_size(self) -> int:
+        """G, the answers to each prompt."""
         return self.entry.group_size
 
     @property
@@ -55,14 +59,17 @@ class DatasetVersion:
 
     @property
     def files(self) -> tuple[DatasetFile, ...]:
+        """The Parquet files, with their rows, bytes and sha256."""
         return self.entry.files
 
     @property
     def num_rows(self) -> int:
+        """How many answers there are."""
         return sum(file.rows for file in self.entry.files)
 
     @property
     def num_groups(self) -> int:
+        """How many prompts there are."""
         return self.num_rows // self.entry.group_size
 
     def runs(self, window: int = 1) -> list[LogEntry]:

@@ -95,6 +95,7 @@ class RolloutRunner:
         return {"interval": self._interval.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state` was taken."""
         self._cache.clear()
         self._interval.load_state_dict(state["interval"])
 

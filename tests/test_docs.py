@@ -27,7 +27,7 @@ def reference() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["jobs.md", "rewards.md", "cli.md"])
+@pytest.mark.parametrize("page", ["jobs.md", "rewards.md", "cli.md", "python.md"])
 def test_the_reference_says_what_the_code_says(page: str) -> None:
     wanted = {path.name: text for path, text in reference().pages()}
     assert (ROOT / "docs" / page).read_text() == wanted[page], "run make docs"
