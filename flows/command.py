@@ -35,7 +35,9 @@ def run_job(job: RolloutJob) -> RunReport:
     """
     with prefect_server() as server:
         check_job(job, secrets=secrets_of(server))
-        return _run(rollout, job, server)
+        report = _run(rollout, job, server)
+    assert report is not None
+    return report
 
 
 def run_rejection_sampling(job: RejectionSamplingJob) -> RejectionSamplingReport:

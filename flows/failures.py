@@ -8,7 +8,7 @@ from typing import Any
 
 from rollmill.errors import RunFailedError
 from rollmill.flows.gate import Gate
-from rollmill.tasks.figures import total
+from rollmill.tasks.figures import Figures, total
 from rollmill.tasks.rewards.reasons import commonest
 
 
@@ -43,9 +43,13 @@ class FailedRewards:
 
     def may_publish(self, shards: Collection[int]) -> bool:
         """Say whether the share of failed answers among scored shards is one that a run may have."""
-        with self._lock:
-            figures = total(self._stats[shard] for shard in shards)
+        figures = self.figures(shards)
         return figures.unscored <= self._max_fraction * (figures.rows - figures.failed)
+
+    def figures(self, shards: Collection[int]) -> Figures:
+        """Return what scored shards add up to."""
+        with self._lock:
+            return total(self._stats[shard] for shard in shards)
 
     def _too_many(self) -> str | None:
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from rollmill.tasks.generation.config import EngineConfig, PolicyConfig, SamplingConfig
 from rollmill.tasks.prompts.config import PromptsConfig
@@ -59,12 +59,68 @@ class PublishConfig(BaseModel):
     )
 
 
+class ReportConfig(BaseModel):
+    """A page to look at, made of the version that the run publishes at its end."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    page: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where rollmill report's page of the run's dataset version is written: a file or an s3:// address, "
+        "in which {run_id} and {version} stand for the run's own. Needs the extra report. Unset: no page.",
+    )
+    max_answers: int = Field(default=2000, ge=1, description="How many answers' texts the page holds at most.")
+
+
 class RunnerConfig(BaseModel):
     """Where the engines are."""
 
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["local"] = Field(default="local", description="local: one engine process a device of this machine.")
+
+
+class FleetConfig(BaseModel):
+    """How many flow runs share the run's shards. Who starts them waits, makes what they leave, and publishes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    size: int = Field(
+        default=1,
+        ge=1,
+        le=200,
+        description="The missing shards are dealt out to so many runs of the deployment, all under this run id. 1: "
+        "this run makes all of them itself.",
+    )
+    deployment: str | None = Field(
+        default=None,
+        pattern=r"^[^/]+/[^/]+$",
+        description="Which deployment of the flow rollout they are runs of, as in rollout/member. It must let as many "
+        "runs go at once.",
+    )
+    seconds_without_a_shard: float = Field(
+        default=3600.0,
+        gt=0,
+        description="When none of their shards has been finished for so long, they are given up, and what is missing "
+        "is dealt out once more or made by this run. A shard that such a run finishes later does no harm.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_deployment(self) -> FleetConfig:
+        if self.size > 1 and self.deployment is None:
+            raise ValueError("name the deployment whose runs share the work, as in deployment: rollout/member")
+        return self
+
+
+class Share(BaseModel):
+    """A flow run's part of a fleet's work: these shards, and nothing is published."""
+
+    model_config = ConfigDict(extra="forbid", title="Share of a fleet")
+
+    index: int = Field(ge=1, description="Which of the shares it is, for names.")
+    of: int = Field(ge=1, description="How many shares there are.")
+    shards: list[Annotated[int, Field(ge=0)]] = Field(min_length=1, description="The shards to make.")
 
 
 class RolloutJob(BaseModel):
@@ -98,8 +154,10 @@ class RolloutJob(BaseModel):
     max_failed_fraction: float = Field(default=0.1, ge=0.0, le=1.0, description=FAILED_FRACTION)
     shards: ShardsConfig = Field(default_factory=ShardsConfig, description="How the prompt dataset is cut.")
     publish: PublishConfig = Field(default_factory=PublishConfig, description="When readers see the run.")
+    report: ReportConfig = Field(default_factory=ReportConfig, description="A page made of the published version.")
     engine: EngineConfig = Field(default_factory=EngineConfig, description="What the policy runs on.")
     runner: RunnerConfig = Field(default_factory=RunnerConfig, description="Where the engines are.")
+    fleet: FleetConfig = Field(default_factory=FleetConfig, description="How many flow runs share the work.")
 
     @property
     def resolved_run_id(self) -> str:

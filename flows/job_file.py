@@ -41,7 +41,10 @@ def check_job(values: dict[str, Any], where: str) -> RolloutJob:
 def job_model(values: dict[str, Any]) -> type[RolloutJob]:
     """Return which kind of job plain values are meant as; a misspelt `export` counts, so that it is told as one."""
     names = [str(name) for name in values]
-    meant = "vary_seed" in names or difflib.get_close_matches("export", names, n=1, cutoff=0.7)
+    known = [*RolloutJob.model_fields, "export"]
+    meant = "vary_seed" in names or any(
+        difflib.get_close_matches(name, known, n=1, cutoff=0.7) == ["export"] for name in names
+    )
     return RejectionSamplingJob if meant else RolloutJob
 
 

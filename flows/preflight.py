@@ -11,7 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from rollmill.flows.api_jobs import check_origin
 from rollmill.flows.api_keys import load_secret
+from rollmill.flows.fleet_check import check_fleet
 from rollmill.flows.job import RolloutJob
+from rollmill.flows.report_page import check_page
 from rollmill.storage.objects import open_objects
 from rollmill.storage.runs import RunStore
 from rollmill.tasks.generation.backend import check_backend
@@ -45,12 +47,14 @@ def check_job(job: RolloutJob, *, writes: bool = True, secrets: LoadSecret = loa
     Raises an InputError of one line for the first thing that is wrong.
     """
     check_origin(job.rewards)
+    check_fleet(job)
     check_backend(job.engine, job.sampling)
     objects = open_objects(job.store, job.storage_options)
     if writes:
         objects.check_access()
     scorer = build_rewards(job.rewards, decode=decoder(job.policy.model), load_secret=secrets)
     engine_devices(job.engine.devices)
+    check_page(job)
     check_source(job.prompts)
     scorer.check(_columns(job.prompts))
     check_policy(job.policy.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -14,19 +15,21 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from rollmill.errors import RollmillError
 from rollmill.flows.failures import FailedRewards
 from rollmill.flows.gate import Gate
+from rollmill.flows.news import tell_published
 from rollmill.flows.preflight import CheckedJob
 from rollmill.flows.task_runs import RETRY_DELAYS, unvisited
 from rollmill.storage.plan import Plan
 from rollmill.storage.publish import publish_run, published_entry
 from rollmill.storage.version import DatasetVersion
+from rollmill.tasks.figures import Figures, total
 from rollmill.tasks.scoring import score_stage
 
 
 @task(name="publish", task_run_name="publish", retries=3, retry_delay_seconds=RETRY_DELAYS, cache_policy=NO_CACHE,
       persist_result=False)  # fmt: skip
-def publish_task(checked: CheckedJob, plan: Plan) -> DatasetVersion:
-    """Prove the ledger of the run and append it to the store's log."""
-    return _publish(checked, plan, None)
+def publish_task(checked: CheckedJob, plan: Plan, figures: Figures) -> DatasetVersion:
+    """Prove the ledger of the run, append it to the store's log, and tell Prefect of it."""
+    return _publish(checked, plan, figures, None)
 
 
 @task(name="publish-part", task_run_name="{name}", retries=3, retry_delay_seconds=RETRY_DELAYS, cache_policy=NO_CACHE,
@@ -35,24 +38,31 @@ def publish_part_task(
     name: str,  # noqa: ARG001  (names the task run)
     checked: CheckedJob,
     plan: Plan,
+    figures: Figures,
     shards: Sequence[int],
 ) -> int:
     """Prove the ledger of shards that are not published yet, append a version that has them, and return its number."""
-    version = _publish(checked, plan, shards)
+    version = _publish(checked, plan, figures, shards)
     get_run_logger().info(
         "published version %d with %d of %d shards", version.number, len(version.files), len(plan.shards)
     )
     return version.number
 
 
-def _publish(checked: CheckedJob, plan: Plan, shards: Sequence[int] | None) -> DatasetVersion:
-    return publish_run(
+def _publish(checked: CheckedJob, plan: Plan, figures: Figures, shards: Sequence[int] | None) -> DatasetVersion:
+    began, stage = datetime.now(UTC), score_stage(checked.scorer)
+    version = publish_run(
         checked.run.objects,
         plan,
-        score_stage(checked.scorer),
+        stage,
         policy_version=checked.job.policy.version,
         shards=shards,
     )
+    if figures.rows != version.num_rows:  # another start of this run has published more of it
+        markers = checked.run.markers(stage, [file.shard for file in version.files])
+        figures = total(marker.stats for marker in markers.values())
+    tell_published(version, figures, began)
+    return version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +166,7 @@ def publishing_as_it_goes(
         def submit(shards: Sequence[int]) -> PrefectConcurrentFuture[int]:
             parameters = {
                 "name": f"publish-{len(shards)}-shards", "checked": unvisited(checked), "plan": unvisited(plan),
-                "shards": unvisited(shards),
+                "figures": unvisited(failed.figures(shards)), "shards": unvisited(shards),
             }  # fmt: skip
             return thread.submit(publish, parameters)
 

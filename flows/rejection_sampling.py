@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext
 
@@ -19,6 +18,7 @@ from rollmill.flows.rejection_sampling_job import RejectionSamplingJob
 from rollmill.flows.rejection_sampling_report import RejectionSamplingReport
 from rollmill.flows.report import RunReport
 from rollmill.flows.rollout import roll_out
+from rollmill.flows.showing import show_link, show_markdown
 from rollmill.flows.task_runs import RETRY_DELAYS, unvisited
 from rollmill.tasks.export.exporting import Exported, export_training_set
 
@@ -92,5 +92,8 @@ def report(rollouts: RunReport, training_set: Exported) -> RejectionSamplingRepo
     result = RejectionSamplingReport(rollouts=rollouts, training_set=training_set)
     manifest = training_set.manifest
     get_run_logger().info("%d %s records are in %s", manifest.records, manifest.format, training_set.url)
-    create_markdown_artifact(result.to_markdown(), key="training-set", description=f"Training set of {rollouts.run_id}")
+    show_link(
+        "training-set-card", f"{training_set.url}/README.md", training_set.url, f"Card of {rollouts.run_id}'s set"
+    )
+    show_markdown("training-set", result.to_markdown(), f"Training set of {rollouts.run_id}")
     return result

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from rollmill.flows.batches import Pair, batched, gather, refuse_failures, shards_name
 from rollmill.flows.failures import FailedRewards
 from rollmill.flows.gate import Gate
+from rollmill.flows.news import tell_published
 from rollmill.flows.progress import Progress
 from rollmill.flows.report import shard_table
 from rollmill.flows.rescore_check import CheckedRescore, check_rescore
 from rollmill.flows.rescore_job import RescoreJob
 from rollmill.flows.rescore_report import RescoreReport
 from rollmill.flows.shard_work import score_task
+from rollmill.flows.showing import show_markdown, show_table, show_tags, show_version
 from rollmill.flows.task_runs import MAX_TASK_RUNS, RETRY_DELAYS, unvisited
 from rollmill.storage.publish import publish_run
 from rollmill.storage.version import DatasetVersion
@@ -38,23 +40,27 @@ def rescore(job: RescoreJob) -> RescoreReport:
     good or too many answers could not be scored.
     """
     checked = check_rescore(job)
+    policy, prompts = checked.plan.identity.get("policy", {}), checked.plan.identity.get("prompts", {})
+    show_tags(str(policy.get("model")), checked.version.policy_version, str(prompts.get("source")))
     shards = _score(checked)
-    version = publish_rescored_task(unvisited(checked))
+    version = publish_rescored_task(unvisited(checked), unvisited(total(shard.stats for shard in shards)))
     return _report(checked, version, shards)
 
 
 @task(name="publish", task_run_name="publish", retries=3, retry_delay_seconds=RETRY_DELAYS, cache_policy=NO_CACHE,
       persist_result=False)  # fmt: skip
-def publish_rescored_task(checked: CheckedRescore) -> DatasetVersion:
-    """Prove the ledger of the rescored run and append it to the store's log."""
-    entry = checked.version.entry
-    return publish_run(
+def publish_rescored_task(checked: CheckedRescore, figures: Figures) -> DatasetVersion:
+    """Prove the ledger of the rescored run, append it to the store's log, and tell Prefect of it."""
+    entry, began = checked.version.entry, datetime.now(UTC)
+    version = publish_run(
         checked.version.objects,
         checked.plan,
         checked.work.stage,
         policy_version=entry.policy_version,
         shards=None if entry.complete else [file.shard for file in entry.files],
     )
+    tell_published(version, figures, began)
+    return version
 
 
 def _score(checked: CheckedRescore) -> list[ShardRef]:
@@ -116,8 +122,9 @@ def _report(checked: CheckedRescore, version: DatasetVersion, shards: Sequence[S
         before=_before(checked),
     )
     get_run_logger().info("published version %d of %s", result.version, result.store)
-    create_table_artifact(shard_table(shards), key="rescore-shards", description=f"Shards of {result.run_id}")
-    create_markdown_artifact(result.to_markdown(), key="rescore-report", description=f"Rescoring of {result.run_id}")
+    show_version("rescore-version", version)
+    show_table("rescore-shards", shard_table(shards), f"Shards of {result.run_id}")
+    show_markdown("rescore-report", result.to_markdown(), f"Rescoring of {result.run_id}")
     return result
 
 

@@ -3,43 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext
 
-from rollmill.flows.job import RolloutJob
+from rollmill.errors import JobError
+from rollmill.flows.fleet import name_of, run_fleet
+from rollmill.flows.job import PublishConfig, RolloutJob, Share
 from rollmill.flows.planning import plan_run
 from rollmill.flows.preflight import CheckedJob, check_job
 from rollmill.flows.progress import Progress
 from rollmill.flows.publishing import publish_task
 from rollmill.flows.report import RunReport, build_report, shard_table
+from rollmill.flows.report_page import make_page
 from rollmill.flows.shard_work import RemainingWork, make_shards, remaining_work
+from rollmill.flows.showing import show_markdown, show_table, show_tags, show_version
 from rollmill.flows.task_runs import unvisited
 from rollmill.storage.plan import Plan
 from rollmill.storage.version import DatasetVersion
+from rollmill.tasks.figures import total
 from rollmill.tasks.shards import ShardRef
 
 
-@flow(name="rollout", flow_run_name="rollout-{job.resolved_run_id}", persist_result=False, log_prints=False)
-def rollout(job: RolloutJob) -> RunReport:
+def _name_of_this_run() -> str:
+    context = FlowRunContext.get()
+    assert context is not None
+    assert context.parameters is not None
+    return name_of(context.parameters["job"], context.parameters.get("share"))
+
+
+@flow(name="rollout", flow_run_name=_name_of_this_run, persist_result=False, log_prints=False)
+def rollout(job: RolloutJob, share: Share | None = None) -> RunReport | None:
     """Answer every prompt of the job, score the answers, and publish them as a new dataset version.
 
     Shards that are stored already are not made again, so starting a job anew goes on where it stopped. Raises
     InputError before any weights load, and RunFailedError when shards failed for good or too many answers could not be
-    scored; all that is finished is kept.
+    scored; all that is finished is kept. With a `share`, which a fleet's parent gives, only its shards are made, and
+    nothing is published or returned.
     """
-    return roll_out(check_job(job))
+    if share is None:
+        return roll_out(check_job(job))
+    make_share(check_job(job), share)
+    return None
 
 
 def roll_out(checked: CheckedJob) -> RunReport:
     """Do what `rollout` does, within the flow run in progress, for a job that is checked."""
+    job = checked.job
+    show_tags(job.policy.model, job.policy.version, job.prompts.source)
     plan = plan_task(unvisited(checked))
     work = remaining_work(checked, plan)
-    with _progress(work) as progress:
+    with progress_of(work) as progress:
+        if job.fleet.size > 1:
+            settled = run_fleet(checked, plan, work, progress)
+            work = remaining_work(checked, plan, settled=settled)
         shards = make_shards(checked, plan, work, progress)
-    version = publish_task(unvisited(checked), unvisited(plan))
-    return report(checked, version, shards, progress)
+    version = publish_task(unvisited(checked), unvisited(plan), unvisited(total(shard.stats for shard in shards)))
+    result = report(checked, version, shards, progress)
+    make_page(job, version)
+    return result
 
 
 @task(name="plan", task_run_name="plan", cache_policy=NO_CACHE, persist_result=False)
@@ -48,7 +72,23 @@ def plan_task(checked: CheckedJob) -> Plan:
     return plan_run(checked)
 
 
-def _progress(work: RemainingWork) -> Progress:
+def make_share(checked: CheckedJob, share: Share) -> None:
+    """Make the shards of a share, and publish nothing. Raises JobError for shards that the plan does not have."""
+    job = checked.job
+    show_tags(job.policy.model, job.policy.version, job.prompts.source)
+    checked = replace(checked, job=job.model_copy(update={"publish": PublishConfig()}))
+    plan = plan_task(unvisited(checked))
+    absent = set(share.shards).difference(shard.index for shard in plan.shards)
+    if absent:
+        raise JobError(f"share.shards: run {plan.run_id} has {len(plan.shards)} shards, and no {min(absent)}")
+    work = remaining_work(checked, plan, only=frozenset(share.shards))
+    with progress_of(work) as progress:
+        made = make_shards(checked, plan, work, progress)
+    show_table("rollout-shards", shard_table(made), f"Shards of share {share.index} of {plan.run_id}")
+
+
+def progress_of(work: RemainingWork) -> Progress:
+    """Return what counts and shows how far a run or a share is."""
     return Progress(
         work.total_rows,
         answered_before=work.rows_before,
@@ -58,7 +98,7 @@ def _progress(work: RemainingWork) -> Progress:
 
 
 def report(checked: CheckedJob, version: DatasetVersion, shards: Sequence[ShardRef], progress: Progress) -> RunReport:
-    """Build the report and keep it and the shard table as artifacts of the flow run."""
+    """Build the report and keep it, the shard table and a link to the version as artifacts of the flow run."""
     result = build_report(
         checked.run,
         version,
@@ -68,6 +108,7 @@ def report(checked: CheckedJob, version: DatasetVersion, shards: Sequence[ShardR
         seconds=progress.seconds,
     )
     get_run_logger().info("published version %d of %s", result.version, result.store)
-    create_table_artifact(shard_table(shards), key="rollout-shards", description=f"Shards of {result.run_id}")
-    create_markdown_artifact(result.to_markdown(), key="rollout-report", description=f"Report of {result.run_id}")
+    show_version("rollout-version", version)
+    show_table("rollout-shards", shard_table(shards), f"Shards of {result.run_id}")
+    show_markdown("rollout-report", result.to_markdown(), f"Report of {result.run_id}")
     return result

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rollmill.flows.announcing import announce_policy
     from rollmill.flows.job import RolloutJob
     from rollmill.storage.cached_runner import CachedRolloutRunner
     from rollmill.storage.dataset import RolloutDataset
@@ -33,6 +34,7 @@ _HOMES = {
     "RolloutRunner": "rollmill.tasks.runner",
     "RolloutStore": "rollmill.storage.store",
     "SamplingParams": "rollmill.tasks.generation.types",
+    "announce_policy": "rollmill.flows.announcing",
 }
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "RolloutRunner",
     "RolloutStore",
     "SamplingParams",
+    "announce_policy",
 ]
 
 

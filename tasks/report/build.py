@@ -20,6 +20,7 @@ from rollmill.tasks.report.page import render
 from rollmill.tasks.report.ranking import Comparison, compare, easiest_first, hardest_first
 from rollmill.tasks.report.samples import MAX_ANSWERS, Samples, choose, read_samples
 from rollmill.tasks.report.sections import (
+    Card,
     cards,
     change_rows,
     logprob_facts,
@@ -37,10 +38,11 @@ _FINISH_NAMES = {"stop": "stopped by itself", "length": "cut at max_tokens", "er
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A page, and the figures that it shows as JSON values."""
+    """A page, the figures that it shows as JSON values, and its headline numbers as it says them."""
 
     html: str
     figures: dict[str, Any]
+    cards: tuple[Card, ...]
 
 
 def build_report(
@@ -65,7 +67,7 @@ def build_report(
     old = version_figures(before, window) if before else None
     comparison = compare(old.prompts, now.prompts) if old else None
     values = _values(now, old, comparison, max_answers, tokenizer)
-    return Report(render(values), values["figures"])
+    return Report(render(values), values["figures"], tuple(values["cards"]))
 
 
 def _values(

@@ -10,11 +10,11 @@ from rollmill.errors import InputError, StoreAccessError
 from rollmill.storage.objects import open_objects
 
 
-def check_address(address: str) -> None:
-    """Raise InputError, before any work is done, for an address that cannot be a page's."""
+def check_address(address: str, option: str = "--out") -> None:
+    """Raise InputError, which names the option, before any work is done, for an address that cannot be a page's."""
     if address.endswith("/") or not address or (_is_local(address) and _path(address).is_dir()):
         raise InputError(
-            f"--out must name a file, as in report.html or s3://bucket/reports/1.html, got {address or 'nothing'}"
+            f"{option} must name a file, as in report.html or s3://bucket/reports/1.html, got {address or 'nothing'}"
         )
     open_objects(address)
 

@@ -33,12 +33,19 @@ def test_runs_and_tasks_are_named_so_that_they_read(finished: FinishedRun) -> No
             assert time.monotonic() < deadline, [(run.name, run.state) for run in task_runs]
             task_runs = client.read_task_runs(flow_run_filter=only_this)  # states arrive as events, a moment later
     assert flow_run.name == "rollout-tiny-v3"
+    job = finished.job
+    tags = {f"policy:{job.policy.model}", "policy-version:3", f"dataset:{job.prompts.source}"}
+    assert set(flow_run.tags) == tags
     assert {run.name for run in task_runs} == {"plan", "shard-00001", "shard-00001-score", "publish"}
     assert RolloutJob.model_validate(flow_run.parameters["job"]) == finished.job
 
 
-def test_a_run_leaves_a_shard_table_a_report_and_its_progress(finished: FinishedRun) -> None:
+def test_a_run_leaves_a_link_to_its_version_a_shard_table_a_report_and_its_progress(finished: FinishedRun) -> None:
     rollout(finished.job)
+    link = Artifact.get("rollout-version")
+    assert link is not None
+    address = (finished.folder / "log" / "000000000001.json").as_uri()
+    assert str(link.data) == f"[version 1 of {finished.folder}]({address})"
     table, report, progress = (Artifact.get(f"rollout-{name}") for name in ("shards", "report", "progress"))
     assert table is not None
     assert report is not None

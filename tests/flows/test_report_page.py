@@ -13,6 +13,9 @@ from prefect.artifacts import Artifact
 from report_builders import Page
 
 from rollmill.cli import main
+from rollmill.errors import InputError
+from rollmill.flows.job import ReportConfig
+from rollmill.flows.preflight import check_job
 from rollmill.flows.rollout import rollout
 
 if TYPE_CHECKING:
@@ -105,3 +108,26 @@ def test_the_page_says_how_fast_the_run_was(finished: FinishedRun, tmp_path: Pat
     assert found is not None
     assert found.tokens == finished.report.figures.response_tokens
     assert 0 < found.seconds <= finished.report.seconds + 60
+
+
+def test_a_job_that_asks_for_a_page_gets_it_and_links_to_it_with_its_figures(
+    finished: FinishedRun, tmp_path: Path
+) -> None:
+    page = str(tmp_path / "pages" / "{run_id}-{version}.html")
+    rollout(finished.job.model_copy(update={"report": ReportConfig(page=page, max_answers=8)}))
+    written = tmp_path / "pages" / "tiny-v3-1.html"
+    link, figures = Artifact.get("rollout-page"), Artifact.get("rollout-figures")
+    assert link is not None
+    assert figures is not None
+    assert f"(file://{written})" in str(link.data)
+    words = Page(written.read_text()).words
+    rows = [line.strip("| ").split(" | ") for line in str(figures.data).splitlines()[4:]]
+    assert {"mean reward", "pass@1", "rows", "tokens", "truncated rows"} <= {name for name, _, _ in rows}
+    for name, value, _ in rows:
+        assert f"{name} {value} " in words
+
+
+def test_a_page_that_could_not_be_written_is_refused_before_anything_starts(finished: FinishedRun) -> None:
+    job = finished.job.model_copy(update={"report": ReportConfig(page=str(finished.folder))})
+    with pytest.raises(InputError, match=r"report\.page must name a file, as in report\.html"):
+        check_job(job)

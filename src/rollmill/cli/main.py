@@ -7,8 +7,10 @@ import sys
 
 import typer
 
+from rollmill.cli.announce import announce
 from rollmill.cli.deploy import deploy
 from rollmill.cli.export import export
+from rollmill.cli.follow import follow
 from rollmill.cli.ls import ls
 from rollmill.cli.probe import probe
 from rollmill.cli.report import report
@@ -26,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Batch rollout jobs: prompts in, scored answers out, as versioned Parquet files that a trainer reads.",
 )
-for command in (run, rescore, export, ls, show, report, verify, vacuum, probe, deploy):
+for command in (run, rescore, export, ls, show, report, verify, vacuum, probe, deploy, announce, follow):
     app.command()(command)
 
 
