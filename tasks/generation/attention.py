@@ -19,6 +19,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from rollmill.errors import PolicyError
 from rollmill.tasks.generation.kv_cache import PrefixClass, PrefixSlot, SuffixCache
+from rollmill.tasks.generation.row_attention import attend_rows, can_attend_rows
 
 ATTENTION_NAME = "rollmill"
 
@@ -49,6 +50,7 @@ class StepLayout:
     num_rows: int
     num_tokens: int
     suffix: SuffixCache
+    suffix_lengths: Tensor  # (rows,) int64, tokens that each row has of its own, the new one included
     suffix_positions: Tensor  # (rows,) where each row's new key goes
     suffix_length: int  # tokens attended to, rounded up
     suffix_mask: Tensor  # (rows, 1, 1, suffix_length) added to the scores
@@ -103,15 +105,20 @@ def _attend_rows(layout: StepLayout, layer: int, query: Tensor, key: Tensor, val
     slots = torch.arange(rows, device=key.device)
     keys[slots, :, layout.suffix_positions] = key
     values[slots, :, layout.suffix_positions] = value
+    shared, shared_lse = _attend_prefixes(layout, layer, grouped, scale)
+    if can_attend_rows(grouped):
+        lanes = (shared, shared_lse, layout.row_to_lane)
+        output = attend_rows(grouped, keys, values, layout.suffix_lengths, scale, *lanes)
+        return output.to(query.dtype).reshape(rows, -1, head_dim)
+    shared, shared_lse = shared[layout.row_to_lane], shared_lse[layout.row_to_lane]
     length = layout.suffix_length
     own, own_lse = attend(grouped, keys[:rows, :, :length], values[:rows, :, :length], layout.suffix_mask, scale)
-    shared, shared_lse = _attend_prefixes(layout, layer, grouped, scale)
     weight = torch.sigmoid(shared_lse - own_lse).float().unsqueeze(-1)
     return (own + (shared - own) * weight).to(query.dtype).reshape(rows, -1, head_dim)
 
 
 def _attend_prefixes(layout: StepLayout, layer: int, grouped: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Multiply the queries of each group with its prompt's keys together."""
+    """Multiply the queries of each group with its prompt's keys together; return a result for every lane."""
     outputs, lses = [], []
     _, kv_heads, repeats, head_dim = grouped.shape
     for lanes in layout.prefixes:
@@ -125,8 +132,7 @@ def _attend_prefixes(layout: StepLayout, layer: int, grouped: Tensor, scale: flo
         outputs.append(output.reshape(-1, kv_heads, repeats, head_dim))
         lse = lse.view(prompts, kv_heads, lanes.num_lanes, repeats).transpose(1, 2)
         lses.append(lse.reshape(-1, kv_heads, repeats))
-    shared, shared_lse = (outputs[0], lses[0]) if len(outputs) == 1 else (torch.cat(outputs), torch.cat(lses))
-    return shared[layout.row_to_lane], shared_lse[layout.row_to_lane]
+    return (outputs[0], lses[0]) if len(outputs) == 1 else (torch.cat(outputs), torch.cat(lses))
 
 
 def _attend_prompt(slot: PrefixSlot, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:

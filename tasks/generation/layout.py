@@ -107,6 +107,7 @@ class LayoutBuilder:
             num_rows=num_rows,
             num_tokens=num_tokens,
             suffix=self._suffix,
+            suffix_lengths=counts,
             suffix_positions=counts - 1,
             suffix_length=length,
             suffix_mask=_length_mask(counts, length),

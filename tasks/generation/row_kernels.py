@@ -1,0 +1,143 @@
+"""The code of `row_attention` that numba compiles, which finds the types; importing this module imports numba."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.extending import overload
+
+_LOWEST = np.float32(-87.0)  # exp of less is no normal float32
+_LOG2_E = np.float32(math.log2(math.e))
+_LN_2_HIGH, _LN_2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_HALF, _ONE = np.float32(0.5), np.float32(1.0)
+_MANTISSA_BITS, _EXPONENT_BIAS = np.int32(23), np.int32(127)
+# exp(r) = 1 + r + r^2 * (a polynomial by Taylor) for |r| <= ln(2) / 2; the first term left out is below 2^-27.
+_C5, _C4, _C3, _C2, _C1, _C0 = (np.float32(1 / math.factorial(n)) for n in (7, 6, 5, 4, 3, 2))
+_REORDERED = {"reassoc", "contract", "nsz"}  # sums may run in vectors; NaN and infinity keep their meaning
+
+
+def _compiled(*, fastmath: set[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        try:
+            return numba.njit(nogil=True, cache=True, fastmath=fastmath)(function)  # type: ignore[no-any-return]
+        except RuntimeError:  # neither this folder nor the user's cache can be written
+            return numba.njit(nogil=True, fastmath=fastmath)(function)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def _number(stored):
+    """Return a stored key or value as float32: itself, or the bfloat16 whose bits a uint16 holds."""
+
+
+@overload(_number, inline="always")
+def _number_of_type(stored):
+    if isinstance(stored, types.Integer):
+        return lambda stored: np.uint32(np.uint32(stored) << np.uint32(16)).view(np.float32)
+    return lambda stored: stored
+
+
+@_compiled(fastmath={"contract"})
+def _exponentials(scores, powers, bits, count):
+    """Put exp(score) in place of the first `count` scores, none above 0; `powers` and `bits` are one scratch memory."""
+    for place in range(count):
+        score = scores[place]
+        score = _LOWEST if score < _LOWEST else score  # NaN stays NaN
+        exponent = np.float32(np.floor(score * _LOG2_E + _HALF))
+        rest = score - exponent * _LN_2_HIGH - exponent * _LN_2_LOW
+        series = ((((_C5 * rest + _C4) * rest + _C3) * rest + _C2) * rest + _C1) * rest + _C0
+        scores[place] = series * rest * rest + rest + _ONE
+        bits[place] = (np.int32(exponent) + _EXPONENT_BIAS) << _MANTISSA_BITS
+    for place in range(count):
+        scores[place] *= powers[place]
+
+
+@_compiled(fastmath=_REORDERED)
+def _softmax(scores, powers, bits, count):
+    """Put weights in place of the first `count` scores and return their log-sum-exp as float64."""
+    top = scores[0]
+    for place in range(1, count):
+        top = max(top, scores[place])
+    for place in range(count):
+        scores[place] -= top
+    _exponentials(scores, powers, bits, count)
+    total = np.float32(0.0)
+    for place in range(count):
+        total += scores[place]
+    factor = _ONE / total
+    for place in range(count):
+        scores[place] *= factor
+    return np.float64(top) + math.log(np.float64(total))
+
+
+@_compiled(fastmath=_REORDERED)
+def _score(queries, keys, count, scores):
+    """Put the products of queries (n, dim) float32 and the first `count` keys (room, dim) into scores (n, room)."""
+    for place in range(count):
+        for query in range(queries.shape[0]):
+            total = np.float32(0.0)
+            for index in range(queries.shape[1]):
+                total += queries[query, index] * _number(keys[place, index])
+            scores[query, place] = total
+
+
+@_compiled(fastmath=_REORDERED)
+def _mix(weights, values, count, output):
+    """Put the sums of the first `count` values (room, dim) by weights (n, room) into output (n, dim) float32."""
+    output[:] = 0.0
+    whole = count - count % 4
+    for place in range(0, whole, 4):
+        for query in range(output.shape[0]):
+            first, second = weights[query, place], weights[query, place + 1]
+            third, fourth = weights[query, place + 2], weights[query, place + 3]
+            for index in range(output.shape[1]):
+                output[query, index] += (
+                    first * _number(values[place, index]) + second * _number(values[place + 1, index])
+                ) + (third * _number(values[place + 2, index]) + fourth * _number(values[place + 3, index]))
+    for place in range(whole, count):
+        for query in range(output.shape[0]):
+            for index in range(output.shape[1]):
+                output[query, index] += weights[query, place] * _number(values[place, index])
+
+
+@_compiled(fastmath=_REORDERED)
+def attend_part(
+    query,  # (rows, kv_heads, queries, dim) float32, or bfloat16 as uint16, like keys and values
+    keys,  # (slots, kv_heads, room, dim)
+    values,
+    lengths,  # (rows,) int64
+    scale,  # float32
+    shared,  # (lanes, kv_heads, queries, dim) float32
+    shared_lse,  # (lanes, kv_heads, queries) float64
+    row_to_lane,  # (rows,) int64
+    output,  # (rows, kv_heads, queries, dim) float32
+    start,
+    stop,
+):
+    """Attend with the rows from `start` up to `stop`, and write their part of the output."""
+    _, kv_heads, num_queries, dim = query.shape
+    scaled = np.empty((num_queries, dim), np.float32)
+    weights = np.empty((num_queries, keys.shape[2]), np.float32)
+    bits = np.empty(keys.shape[2], np.int32)
+    powers = bits.view(np.float32)
+    for row in range(start, stop):
+        count, lane = lengths[row], row_to_lane[row]
+        for head in range(kv_heads):
+            for place in range(num_queries):
+                for index in range(dim):
+                    scaled[place, index] = _number(query[row, head, place, index]) * scale
+            _score(scaled, keys[row, head], count, weights)
+            mixed = output[row, head]
+            own_shares = np.empty(num_queries, np.float32)
+            for place in range(num_queries):
+                own_lse = _softmax(weights[place], powers, bits, count)
+                own_shares[place] = 1.0 / (1.0 + math.exp(shared_lse[lane, head, place] - own_lse))
+            _mix(weights, values[row, head], count, mixed)
+            for place in range(num_queries):
+                own, other = own_shares[place], _ONE - own_shares[place]
+                for index in range(dim):
+                    mixed[place, index] = own * mixed[place, index] + other * shared[lane, head, place, index]
