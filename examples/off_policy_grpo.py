@@ -1,10 +1,12 @@
 """Off-policy GRPO in one file: rollmill answers and scores, this trainer learns from what is stored.
 
-Every `--interval` steps the trainer publishes its weights, which starts the next rollout run; between two runs it reads
-minibatches of the stored groups. Kill it anywhere and start it again: it goes on from the last checkpoint, and a
-rollout run that was cut off goes on from its last shard.
+Every `--interval` steps the trainer publishes its weights, which starts a rollout run, and reads stored groups until
+the next. Kill it anywhere and start it again: it goes on from the last weights, and a cut-off run from its last shard.
 
     python examples/off_policy_grpo.py --folder grpo
+
+Rollouts run in this process by default. With `--announce NAME` the weights are announced to the Prefect server that
+PREFECT_API_URL names, a deployment that follows NAME makes the rollouts in `--store`, and the trainer waits for them.
 
 The loss is the clipped importance-weighted objective of GRPO (Shao et al., "DeepSeekMath", 2024), averaged over tokens.
 """
@@ -24,75 +26,77 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rollmill import CachedRolloutRunner, RolloutJob, RolloutResult, RolloutStore
-from rollmill.flows.command import run_job
+from rollmill import CachedRolloutRunner, RolloutJob, RolloutResult, RolloutStore, announce_policy, run_job
 from rollmill.tasks.generation import load_policy
 
-ROWS_AT_ONCE = 32
+ROWS_AT_ONCE, CLIP = 32, 0.2
 
 
 def main() -> None:
     options = parse()
-    folder = Path(options.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(0)
-    checkpoint = load_checkpoint(folder / "checkpoint.pt")
+    (folder := options.folder).mkdir(parents=True, exist_ok=True)
+    before = held_out(options, "before", options.policy)
+    place = folder / "checkpoint.pt"
+    checkpoint = torch.load(place, weights_only=True) if place.exists() else {}
     model, tokenizer = load_policy(checkpoint.get("weights", options.policy), dtype="float32", device="cpu")
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.0)
-    store = RolloutStore(options.store or str(folder / "rollouts"))
     runner = CachedRolloutRunner(
-        store, rollout_interval=options.interval, prompts_per_batch=options.prompts_per_batch,
-        max_staleness=1, on_stale="reuse",
+        RolloutStore(options.store or str(folder / "rollouts")), rollout_interval=options.interval,
+        prompts_per_batch=options.prompts_per_batch, null_rewards="keep", policy_version=checkpoint.get("step", 0),
+        max_staleness=options.interval - 1, on_stale="wait",
     )  # fmt: skip
-    step = checkpoint.get("step", 0)
     if checkpoint:
         optimizer.load_state_dict(checkpoint["optimizer"])
         runner.load_state_dict(checkpoint["runner"])
-    before = checkpoint.get("before") or held_out(options, folder, options.policy)
-    while step < options.steps:
-        version = step // options.interval
+    for step in range(checkpoint.get("step", 0), options.steps):
         if step % options.interval == 0:
-            run_job(rollout_job(options, folder, publish_weights(model, tokenizer, folder, version), version))
-        runner.policy_version = version
+            weights = publish_weights(model, tokenizer, folder, step)
+            state = {"optimizer": optimizer.state_dict(), "runner": runner.state_dict()}
+            save_checkpoint(folder, {"step": step, "weights": str(weights), **state})
+            start_rollouts(options, weights, step)
         result, is_fresh = runner()
         figures = learn(model, optimizer, result, options)
-        runner.step()
-        step += 1
-        log(folder / "curve.csv", {"step": step, "version": version, "is_fresh": is_fresh, **figures})
-        if step % options.checkpoint_every == 0 or step == options.steps:
-            save_checkpoint(folder, model, tokenizer, optimizer, runner, step, before)
-    after = held_out(options, folder, publish_weights(model, tokenizer, folder, step // options.interval + 1))
+        figures["staleness"] = float((step - result.policy_versions).float().mean())
+        log(folder / "curve.csv", {"step": step, "is_fresh": int(is_fresh), **figures})
+        runner.step(policy_version=step + 1)
+    after = held_out(options, "after", publish_weights(model, tokenizer, folder, options.steps))
     report(before, after)
+
+
+def start_rollouts(options: Any, weights: Path, version: int) -> None:
+    """Have this version's prompts answered: here, or by whoever follows the announcement."""
+    if options.announce:
+        announce_policy(str(weights.resolve()), version, name=options.announce)
+    else:
+        run_job(rollout_job(options, weights, version))
 
 
 def learn(
     model: PreTrainedModel, optimizer: torch.optim.Optimizer, result: RolloutResult, options: Any
 ) -> dict[str, float]:
-    """Take one optimizer step on a minibatch, and return its figures."""
-    advantages = group_advantages(result.rewards)
-    usable = result.response_mask & ~torch.isnan(advantages)[..., None]
-    num_tokens = int(usable.sum())
-    logprobs, clipped = torch.zeros_like(result.logprobs_old), 0
-    for rows in torch.arange(advantages.numel()).split(ROWS_AT_ONCE):
-        new = response_logprobs(model, result, rows, options.temperature)
-        mask = usable.flatten(0, 1)[rows]
-        ratio = (new - result.logprobs_old.flatten(0, 1)[rows]).exp()
-        advantage = advantages.flatten()[rows].nan_to_num()[:, None]
-        bounded = ratio.clamp(1 - options.clip, 1 + options.clip)
-        loss = -torch.minimum(ratio * advantage, bounded * advantage)[mask].sum() / max(num_tokens, 1)
+    """Take one optimizer step on a minibatch, and return its figures; they are of the answers with an advantage."""
+    advantages = group_advantages(result.rewards).flatten()  # (answers,)
+    rows = (advantages.nan_to_num() != 0).nonzero()[:, 0]  # the others have no gradient, failed scores among them
+    num_tokens = max(1, int(result.response_mask.flatten(0, 1)[rows].sum()))
+    differences, num_clipped = [torch.zeros(1)], 0
+    for part in rows.split(ROWS_AT_ONCE):
+        mask = result.response_mask.flatten(0, 1)[part]
+        new = response_logprobs(model, result, part, options.temperature)
+        ratio = (new - result.logprobs_old.flatten(0, 1)[part]).exp()  # (answers, tokens)
+        bounded, advantage = ratio.clamp(1 - CLIP, 1 + CLIP), advantages[part, None]
+        loss = -torch.minimum(ratio * advantage, bounded * advantage)[mask].sum() / num_tokens
         loss.backward()
-        logprobs.flatten(0, 1)[rows] = new.detach()
-        clipped += int(((ratio != bounded) & mask).sum())
+        differences.append(ratio.detach()[mask].log())
+        num_clipped += int((bounded * advantage < ratio * advantage)[mask].sum())
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
-    difference = (logprobs - result.logprobs_old)[usable]
+    difference = torch.cat(differences)
     weights = difference.exp()
     return {
         "reward": float(result.rewards.nanmean()),
         "kl": float((difference.expm1() - difference).mean()),  # k3: Schulman, "Approximating KL Divergence", 2020
-        "clip_share": clipped / max(num_tokens, 1),
-        "staleness": float((result.policy_version - result.policy_versions).float().mean()),
+        "clip_share": num_clipped / num_tokens,
         "effective_sample_share": float(weights.sum() ** 2 / (len(weights) * (weights**2).sum())),
     }
 
@@ -117,19 +121,14 @@ def response_logprobs(model: PreTrainedModel, result: RolloutResult, rows: Tenso
     return torch.where(mask, chosen, 0.0)
 
 
-def rollout_job(options: Any, folder: Path, policy: Path | str, version: int, **changes: Any) -> RolloutJob:
+def rollout_job(options: Any, policy: Path | str, version: int, **changes: Any) -> RolloutJob:
     """Return the job that answers this version's prompts."""
-    numbers = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
-    prompts = {
-        "source": "reasoning_gym:chain_sum",
-        "limit": options.prompts_per_round,
-        "options": {"seed": version, **numbers},
-    }
+    numbers = {"seed": version, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
     job = {
         "name": "grpo",
-        "store": options.store or str(folder / "rollouts"),
+        "store": options.store or str(options.folder / "rollouts"),
         "policy": {"model": str(policy), "version": version, "dtype": "float32"},
-        "prompts": prompts,
+        "prompts": {"source": "reasoning_gym:chain_sum", "limit": options.prompts_per_round, "options": numbers},
         "sampling": {"group_size": 8, "max_tokens": 32, "temperature": options.temperature, "seed": version},
         "rewards": [{"type": "last_number"}],
         "shards": {"prompts_per_shard": 8},
@@ -137,10 +136,9 @@ def rollout_job(options: Any, folder: Path, policy: Path | str, version: int, **
     return RolloutJob.model_validate(job | changes)
 
 
-def held_out(options: Any, folder: Path, policy: Path | str) -> list[float]:
+def held_out(options: Any, name: str, policy: Path | str) -> list[float]:
     """Return each held-out prompt's mean reward; the same prompts and seeds whatever the policy."""
-    name = "before" if policy == options.policy else "after"
-    job = rollout_job(options, folder, policy, 1_000_000, name=name, store=str(folder / "held-out" / name))
+    job = rollout_job(options, policy, 1_000_000, name=name, store=str(options.folder / "held-out" / name))
     run_job(job)
     return RolloutStore(job.store).latest().result().rewards.nanmean(-1).tolist()
 
@@ -156,55 +154,45 @@ def report(before: list[float], after: list[float]) -> None:
 
 def publish_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, version: int) -> Path:
     """Write the policy as a folder of safetensors, whole or not at all, and return it."""
-    place, unfinished = folder / f"policy-{version}", folder / f"policy-{version}.unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    model.save_pretrained(unfinished)
-    tokenizer.save_pretrained(unfinished)
-    shutil.rmtree(place, ignore_errors=True)
-    return unfinished.rename(place)
+    place, unfinished = folder / f"policy-{version}", folder / "policy.unfinished"
+    if not place.exists():
+        shutil.rmtree(unfinished, ignore_errors=True)
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        unfinished.rename(place)
+    return place
 
 
-def save_checkpoint(
-    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, optimizer: torch.optim.Optimizer,
-    runner: CachedRolloutRunner, step: int, before: list[float],
-) -> None:  # fmt: skip
-    weights = publish_weights(model, tokenizer, folder / "checkpoints", step)
-    values = {"step": step, "weights": str(weights), "optimizer": optimizer.state_dict(), "runner": runner.state_dict()}
-    torch.save({**values, "before": before}, folder / "checkpoint.new")
+def save_checkpoint(folder: Path, values: dict[str, Any]) -> None:
+    torch.save(values, folder / "checkpoint.new")
     os.replace(folder / "checkpoint.new", folder / "checkpoint.pt")
-    for old in (folder / "checkpoints").glob("policy-*"):
-        if old != weights:
+    for old in folder.glob("policy-*"):
+        if old != Path(values["weights"]):
             shutil.rmtree(old)
-
-
-def load_checkpoint(place: Path) -> dict[str, Any]:
-    return torch.load(place, weights_only=True) if place.exists() else {}
 
 
 def log(place: Path, figures: dict[str, Any]) -> None:
     """Print a line, and add it to the curve."""
     print("  ".join(f"{name} {value:.4g}" for name, value in figures.items()), flush=True)
-    is_new = not place.exists()
     with place.open("a", newline="") as file:
         writer = csv.DictWriter(file, figures)
-        if is_new:
+        if file.tell() == 0:
             writer.writeheader()
         writer.writerow(figures)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", default="grpo", help="policies, checkpoint, curve, rollouts")
+    parser.add_argument("--folder", type=Path, default=Path("grpo"), help="policies, checkpoint, curve, rollouts")
     parser.add_argument("--store", help="a folder or s3:// prefix of its own for the rollouts")
+    parser.add_argument("--announce", metavar="NAME", help="let a deployment that follows NAME make the rollouts")
     parser.add_argument("--policy", default="smollm2-135m")
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--interval", type=int, default=2, help="steps between two rollout runs")
-    parser.add_argument("--checkpoint-every", type=int, default=2, help="steps")
     parser.add_argument("--prompts-per-round", type=int, default=32)
     parser.add_argument("--prompts-per-batch", type=int, default=16)
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--clip", type=float, default=0.2)
     return parser.parse_args()
 
 

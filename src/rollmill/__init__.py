@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rollmill.flows.announcing import announce_policy
+    from rollmill.flows.command import run_job
     from rollmill.flows.job import RolloutJob
     from rollmill.storage.cached_runner import CachedRolloutRunner
     from rollmill.storage.dataset import RolloutDataset
@@ -35,6 +36,7 @@ _HOMES = {
     "RolloutStore": "rollmill.storage.store",
     "SamplingParams": "rollmill.tasks.generation.types",
     "announce_policy": "rollmill.flows.announcing",
+    "run_job": "rollmill.flows.command",
 }
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "RolloutStore",
     "SamplingParams",
     "announce_policy",
+    "run_job",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import importlib.util
 import signal
@@ -13,7 +14,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from builders import save_policy
+from builders import byte_tokenizer, save_policy, tiny_model
+
+from rollmill import InferenceScheduler, RolloutGenerator, RolloutResult
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "off_policy_grpo.py"
 SMALL = ["--steps", "4", "--interval", "2", "--prompts-per-round", "4", "--prompts-per-batch", "2"]
@@ -46,6 +49,44 @@ def test_advantages_leave_null_rewards_out_of_their_groups() -> None:
     assert advantages[1].abs().max() == 0
 
 
+def sampled(temperature: float) -> RolloutResult:
+    """Return rollouts of the tiny policy, the first answer of each group rewarded and the last one not scored."""
+    scheduler = InferenceScheduler(tiny_model(), byte_tokenizer(), max_batch_size=8, max_seq_len=64, device="cpu")
+    generator = RolloutGenerator(scheduler, byte_tokenizer(), max_tokens=12, group_size=4, temperature=temperature)
+    raw = generator.generate({"prompts": ["one", "twenty two", "3"]})
+    rewards = torch.tensor([[1.0, 0.0, 0.0, float("nan")]]).repeat(3, 1)
+    return RolloutResult(**{name: getattr(raw, name) for name in raw.__dataclass_fields__}, rewards=rewards)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_importance_ratio_of_unchanged_weights_is_one(temperature: float) -> None:
+    result = sampled(temperature)
+    with torch.no_grad():
+        new = example().response_logprobs(tiny_model(), result, torch.arange(12), temperature).view(3, 4, -1)
+    mask = result.response_mask
+    torch.testing.assert_close(new[mask], result.logprobs_old[mask], atol=1e-4, rtol=0)
+    assert not new[~mask].any()
+
+
+def test_a_step_raises_what_was_rewarded_and_reads_no_unscored_answer() -> None:
+    result, model, trainer = sampled(1.0), tiny_model(), example()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    figures = trainer.learn(model, optimizer, result, argparse.Namespace(temperature=1.0))
+    assert figures["reward"] == pytest.approx(1 / 3)
+    assert abs(figures["kl"]) < 1e-6
+    assert figures["clip_share"] == 0
+    assert figures["effective_sample_share"] == pytest.approx(1, abs=1e-3)
+    with torch.no_grad():
+        new = trainer.response_logprobs(model, result, torch.arange(12), 1.0).view(3, 4, -1)
+    gains = ((new - result.logprobs_old) * result.response_mask).sum(-1)
+    assert gains[:, 0].sum() > 0 > gains[:, 1:3].sum()
+    poisoned = sampled(1.0)
+    poisoned.logprobs_old[:, 3] = float("nan")
+    other = tiny_model()
+    trainer.learn(other, torch.optim.SGD(other.parameters(), lr=0.05), poisoned, argparse.Namespace(temperature=1.0))
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters(), strict=True))
+
+
 @pytest.mark.slow
 def test_a_killed_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     policy = save_policy(tmp_path / "policy")
@@ -59,8 +100,8 @@ def test_a_killed_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     result = subprocess.run(command(folder, policy), capture_output=True, text=True, timeout=150, check=True)
     assert "held-out reward" in result.stdout
     steps = [int(row["step"]) for row in curve(folder)]
-    assert sorted(set(steps)) == [1, 2, 3, 4]
-    assert steps[-1] == 4
+    assert sorted(set(steps)) == [0, 1, 2, 3]
+    assert steps[-1] == 3
     assert len(steps) <= 5  # a checkpoint is taken every two steps, so one is done again at most
-    assert all(abs(float(row["kl"])) < 1e-6 for row in curve(folder))
-    assert {row["version"] for row in curve(folder)} == {"0", "1"}
+    assert all(float(row["staleness"]) == int(row["step"]) % 2 for row in curve(folder))
+    assert all(int(row["is_fresh"]) == (int(row["step"]) % 2 == 0) for row in curve(folder))
