@@ -90,6 +90,31 @@ def test_page_and_command_and_artifact_and_files_say_the_same_numbers(
     assert f"{-files['mean_logprob']:.4f} nats a token" in page.words
 
 
+def test_the_card_of_an_export_says_the_numbers_that_the_files_say(
+    finished: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "set")
+    export = said_by_command(
+        capsys, monkeypatch, "export", finished.job.store, "--format", "table", "--out", out, "--min-reward", "0.0001",
+        "--keep-truncated", "--json",
+    )  # fmt: skip
+    files = said_by_files(finished)
+    card = (tmp_path / "set" / "README.md").read_text()
+    splits = {split: [str(Path(out, file["path"])) for file in of["files"]] for split, of in export["splits"].items()}
+    query = "select count(*), avg(reward) from read_parquet($files)"
+    kept = {split: duckdb.execute(query, {"files": paths}).fetchone() for split, paths in splits.items()}
+    total = sum(row[0] for row in kept.values() if row)
+    assert total == export["kept"] > 0
+    assert f"{total} records, made by rollmill of {total} of {files['rows']} answers" in card
+    assert f"The mean of all scored answers is {files['mean_reward']:.4f}." in card
+    assert f"| all | {files['rows']} | answers looked at |" in card
+    assert f"| kept | {total} |" in card
+    for split, row in kept.items():
+        assert row is not None
+        assert f"| {split} | {row[0]} |" in card
+        assert f"| {row[1]:.4f} |" in card
+
+
 def test_the_artifact_of_the_run_holds_the_page_s_headline_numbers(finished: FinishedRun) -> None:
     rollout(finished.job)
     artifact = Artifact.get("rollout-report")
