@@ -44,7 +44,7 @@ def ensure_rollout_on_announcement(deployment: str, *, name: str = DEFAULT_NAME,
     says this already is kept, one that says something else is changed; one that a person has paused stays paused.
     With `dry_run` nothing is made or changed. Raises JobError when the server, the deployment or its job is not fit.
     """
-    title, resource = f"{deployment} follows {name}", resource_id(name)
+    title, resource = follower_of(deployment, name), resource_id(name)
     try:
         with get_client(sync_client=True) as client:
             wanted = _automation(title, _read(client, deployment), deployment, resource)
@@ -57,6 +57,11 @@ def ensure_rollout_on_announcement(deployment: str, *, name: str = DEFAULT_NAME,
             f"{title}: the Prefect server at {PREFECT_API_URL.value()} did not take it: {' '.join(str(error).split())}"
         ) from error
     return Followed(automation=title, deployment=deployment, name=name, action=action)
+
+
+def follower_of(deployment: str, name: str) -> str:
+    """Return what the automation is called that lets a deployment follow a policy."""
+    return f"{deployment} follows {name}"
 
 
 def parameters_of(values: dict[str, Any], where: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
+from rollmill.errors import JobError
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.showing import show_link, show_markdown
 from rollmill.flows.task_runs import RETRY_DELAYS, unvisited
@@ -18,8 +19,11 @@ from rollmill.tasks.report.writing import check_address, write_page
 def check_page(job: RolloutJob) -> None:
     """Raise InputError when the job asks for a page that could not be drawn, or not be put where it shall go."""
     if job.report.page is not None:
+        address = _address(job, 0)
+        check_address(address, "report.page")
+        if not address.endswith(".html"):  # a job may come over the API, and must not replace any other file
+            raise JobError(f"report.page must end with .html, got {address}")
         check_charts()
-        check_address(_address(job, 0), "report.page")
 
 
 def make_page(job: RolloutJob, version: DatasetVersion) -> None:

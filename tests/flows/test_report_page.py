@@ -152,7 +152,12 @@ def test_a_job_that_asks_for_a_page_gets_it_and_links_to_it_with_its_figures(
         assert f"{name} {value} " in words
 
 
-def test_a_page_that_could_not_be_written_is_refused_before_anything_starts(finished: FinishedRun) -> None:
-    job = finished.job.model_copy(update={"report": ReportConfig(page=str(finished.folder))})
-    with pytest.raises(InputError, match=r"report\.page must name a file, as in report\.html"):
+@pytest.mark.parametrize(
+    ("page", "message"), [("", "must name a file, as in report.html"), ("/HEAD", "must end with .html, got ")]
+)
+def test_a_page_in_a_place_that_is_none_is_refused_before_anything_starts(
+    finished: FinishedRun, page: str, message: str
+) -> None:
+    job = finished.job.model_copy(update={"report": ReportConfig(page=f"{finished.folder}{page}")})
+    with pytest.raises(InputError, match=f"report.page {message}"):
         check_job(job)
