@@ -1,0 +1,40 @@
+"""A Prefect server that tests may kill, a policy, prompts, and a reward that takes its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from builders import save_policy
+from flow_builders import write_prompts
+from prefect_stack import PrefectStack, prefect_stack
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectStack]:
+    with prefect_stack(tmp_path_factory.mktemp("ops") / "prefect") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_prompts(tmp_path_factory.mktemp("prompts") / "prompts.jsonl", 24)
+
+
+@pytest.fixture
+def slow_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a reward that takes a second a shard, so that there is a middle to be interrupted in."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "slow_rewards.py").write_text(
+        "import time\n\n\ndef score(prompts, completions, **columns):\n"
+        "    time.sleep(1)\n    return [len(text) % 7 / 7 for text in completions]\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
