@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOB ?= deployments/jobs/demo.yaml
 TESTS ?= tests
+TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu test-trl test-vllm test-ops test-deployments check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs docs-site wheel install clean
+.PHONY: help demo test test-slow test-gpu test-trl test-ray test-vllm test-ops test-deployments check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs docs-site wheel install clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -19,7 +20,7 @@ demo: $(VENV)/.demo ## run the main job: 64 prompts, 8 answers each, rewards, a 
 	@echo "  . $(BIN)/activate       puts rollmill and python on your path"
 
 test: $(VENV)/.dev ## run the tests (TESTS=tests/flows for one folder)
-	@$(BIN)/python -m pytest -m "not slow" $(TESTS)
+	@$(BIN)/python -m pytest -m "not slow" -n $(TEST_PROCESSES) --dist loadfile $(TESTS)
 
 test-slow: $(VENV)/.dev ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(TESTS)
@@ -35,6 +36,9 @@ test-trl: $(VENV)/.dev $(VENV)-trl/.ready ## let TRL's trainers take two steps e
 
 test-gpu: $(VENV)/.dev ## run the checks that need a GPU (minutes); they are skipped where there is none
 	@$(BIN)/python -m pytest -s tests/with_gpu
+
+test-ray: $(VENV)/.dev ## run the tests of runner ray, on a cluster of several nodes on this machine (minutes)
+	@$(BIN)/python -m pytest tests/with_ray
 
 test-vllm: $(VENV)-vllm/.rollmill ## run the tests of engine.backend vllm, against a real vLLM on the CPU
 	@$(VENV)-vllm/bin/python -m pytest tests/with_vllm

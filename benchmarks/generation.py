@@ -24,6 +24,7 @@ import torch
 
 from rollmill.tasks.generation.policies import load_policy, load_tokenizer, resolve_policy
 
+ENGINES = ["rollmill", "generate", "generate_batch", "vllm", "vllm_on_all_cores"]
 GROUP_SIZE = 8
 ROWS = 128  # at once, and in the measured matrix products
 
@@ -111,7 +112,7 @@ def works(names: Sequence[str]) -> list[Work]:
 
     story = [list(torch.randint(20, 40000, (512,), generator=torch.Generator().manual_seed(n))) for n in range(8)]
     skewed = [128 if place % 16 == 0 else chance.randint(4, 16) for place in range(64)]
-    peers = ("generate", "generate_batch", "vllm")
+    peers = ("generate", "generate_batch", "vllm", "vllm_on_all_cores")
     every = {
         "a": Work(name="a", prompts=sums(16), limits=[128] * 16),
         "b": Work(name="b", prompts=[[int(token) for token in row] for row in story], limits=[64] * 8, batch_size=64),
@@ -157,7 +158,7 @@ class Floor:
 def measure(options: argparse.Namespace, dtype: str) -> None:
     """Run all rounds in one number format, and print the table."""
     folder, here = str(resolve_policy("smollm2-135m")), Path(__file__).parent / "generation_worker.py"
-    pythons = {name: options.vllm_python if name == "vllm" else sys.executable for name in options.engines}
+    pythons = {name: options.vllm_python if name.startswith("vllm") else sys.executable for name in options.engines}
     flags = ["--dtype", dtype, "--threads", str(options.threads)]
     workers = [Worker(name, [pythons[name], str(here), name, folder, *flags]) for name in options.engines]
     tasks, floor = works(options.work), Floor(getattr(torch, dtype))
@@ -183,7 +184,7 @@ def report(dtype: str, tasks: Sequence[Work], workers: Sequence[Worker], floor: 
     """Print one line for each work and engine."""
     ours = workers[0]
     print(f"\n{dtype}: matrix products at {statistics.median(floor.rates) / 1e9:.0f} GFLOP/s with {ROWS} rows")
-    print(f"{'work':18} {'engine':15} {'rounds':>6} {'tokens/s':>9} {'ours is':>9} {'of floor':>9} {'peak MB':>8}")
+    print(f"{'work':18} {'engine':18} {'rounds':>6} {'tokens/s':>9} {'ours is':>9} {'of floor':>9} {'peak MB':>8}")
     for work in tasks:
         for worker in workers:
             if work.name not in worker.seconds:
@@ -191,14 +192,14 @@ def report(dtype: str, tasks: Sequence[Work], workers: Sequence[Worker], floor: 
             speed = worker.tokens_per_second(work)
             share = floor.seconds(work) / statistics.median(worker.seconds[work.name])
             print(
-                f"{work.name:18} {worker.name:15} {len(worker.seconds[work.name]):6} {speed:9.0f} "
+                f"{work.name:18} {worker.name:18} {len(worker.seconds[work.name]):6} {speed:9.0f} "
                 f"{ours.tokens_per_second(work) / speed:8.2f}x {share:9.0%} {worker.peak_bytes[work.name] / 1e6:8.0f}"
             )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engines", nargs="+", default=["rollmill", "generate", "generate_batch", "vllm"])
+    parser.add_argument("--engines", nargs="+", default=ENGINES)
     parser.add_argument(
         "--once", nargs="*", default=["generate_batch"], help="engines measured in the first round only"
     )

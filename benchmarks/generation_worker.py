@@ -110,6 +110,12 @@ def generate_batch_engine(folder: str, dtype: str) -> Engine:
     return run
 
 
+def vllm_on_all_cores_engine(folder: str, dtype: str) -> Engine:
+    """vLLM as it is when told to use every core; by itself it leaves one to the process that feeds it."""
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    return vllm_engine(folder, dtype)
+
+
 def vllm_engine(folder: str, dtype: str) -> Engine:
     from vllm import LLM, SamplingParams
 
@@ -147,6 +153,7 @@ ENGINES = {
     "generate": generate_engine,
     "generate_batch": generate_batch_engine,
     "vllm": vllm_engine,
+    "vllm_on_all_cores": vllm_on_all_cores_engine,
 }
 
 

@@ -44,7 +44,15 @@ def pack_weights(model: nn.Module) -> int:
         linear = getattr(parent, own_name)
         with torch.inference_mode():
             setattr(parent, own_name, PackedLinear(linear))
+    if wanted:
+        _leave_file(model)
     return len(wanted)
+
+
+def _leave_file(model: nn.Module) -> None:
+    """Copy what parameters are left: as views of a mapped file they would keep all of it in memory."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def _can_pack(linear: nn.Linear) -> bool:

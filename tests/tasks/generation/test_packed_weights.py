@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import gc
+import sys
+from pathlib import Path
+
 import pytest
 import torch
-from builders import tiny_model
+from builders import save_policy, tiny_model
 from torch import nn
 
 from rollmill.tasks.generation.packed_weights import PackedLinear, pack_weights
+from rollmill.tasks.generation.policies import load_policy
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -49,3 +54,17 @@ def test_a_bias_is_added() -> None:
     with torch.inference_mode():
         states = torch.randn(3, 20, 32)
         torch.testing.assert_close(PackedLinear(linear)(states), linear(states))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_packed_policy_lets_go_of_the_file_that_its_weights_were_mapped_from(tmp_path: Path) -> None:
+    folder = save_policy(tmp_path / "policy")
+
+    def is_mapped() -> bool:
+        gc.collect()
+        return str(folder) in Path("/proc/self/maps").read_text()
+
+    model, _ = load_policy(str(folder), dtype="float32", device="cpu")
+    assert is_mapped()
+    pack_weights(model)
+    assert not is_mapped()
