@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from rollmill.tasks.generation.engine_environment import openmp_environment
 from rollmill.tasks.generation.policies import load_policy, load_tokenizer, resolve_policy
 
 ENGINES = ["rollmill", "generate", "generate_batch", "vllm", "vllm_on_all_cores"]
@@ -70,9 +71,11 @@ class Worker:
 
     def run(self, work: Work, *, measured: bool = True) -> None:
         if self.process is None:
+            own = openmp_environment() if self.name == "rollmill" else {}  # as a job's engines have it
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-            )
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+                env={**os.environ, **own},
+            )  # fmt: skip
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(work.request) + "\n")

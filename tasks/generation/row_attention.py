@@ -8,6 +8,7 @@ order, whatever else is in the batch. Sums are float32, whatever the keys are st
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -49,13 +50,19 @@ def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _in_threads(rows: int, arguments: tuple[Any, ...]) -> None:
-    parts = max(1, min(_MAX_THREADS, torch.get_num_threads(), rows))
+    parts = max(1, min(_num_threads(), rows))
     bounds = [rows * part // parts for part in range(parts + 1)]
     attend_part = _kernel()
     others = [_threads().submit(attend_part, *arguments, *bounds[part : part + 2]) for part in range(1, parts)]
     attend_part(*arguments, *bounds[:2])
     for other in others:
         other.result()
+
+
+def _num_threads() -> int:
+    """Return how many threads pay: one beside OpenMP's that spin for milliseconds before they leave their core."""
+    leaves = "GOMP_SPINCOUNT" in os.environ or os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"
+    return min(_MAX_THREADS, torch.get_num_threads()) if leaves else 1
 
 
 @cache

@@ -71,7 +71,9 @@ def test_it_is_softmax_over_the_real_keys_and_the_shared_part(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_neither_other_rows_nor_more_room_nor_threads_change_a_bit(dtype: torch.dtype) -> None:
+def test_neither_other_rows_nor_more_room_nor_threads_change_a_bit(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = batch(37, dtype=dtype)
     output = made.attended()
     roomier = replace(
@@ -92,6 +94,7 @@ def test_neither_other_rows_nor_more_room_nor_threads_change_a_bit(dtype: torch.
         )
         assert torch.equal(alone.attended()[0], output[row])
     threads = torch.get_num_threads()
+    monkeypatch.setenv("GOMP_SPINCOUNT", "3000")
     try:
         torch.set_num_threads(5)
         assert torch.equal(made.attended(), output)
