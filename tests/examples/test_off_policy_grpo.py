@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from types import ModuleType
 import pytest
 import torch
 from builders import byte_tokenizer, save_policy, tiny_model
+from seaweedfs import S3Place
 
-from rollmill import InferenceScheduler, RolloutGenerator, RolloutResult
+from rollmill import InferenceScheduler, RolloutGenerator, RolloutResult, RolloutStore
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "off_policy_grpo.py"
 SMALL = ["--steps", "4", "--interval", "2", "--prompts-per-round", "4", "--prompts-per-batch", "2"]
@@ -105,3 +107,15 @@ def test_a_killed_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert len(steps) <= 5  # a checkpoint is taken every two steps, so one is done again at most
     assert all(float(row["staleness"]) == int(row["step"]) % 2 for row in curve(folder))
     assert all(int(row["is_fresh"]) == (int(row["step"]) % 2 == 0) for row in curve(folder))
+
+
+@pytest.mark.slow
+def test_rollouts_may_lie_on_s3(tmp_path: Path, s3: S3Place) -> None:
+    policy = save_policy(tmp_path / "policy")
+    arguments = [*command(tmp_path / "run", policy), "--store", s3.url]
+    result = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=150, check=True, env=os.environ | s3.environment
+    )
+    assert "held-out reward" in result.stdout
+    assert [int(row["step"]) for row in curve(tmp_path / "run")] == [0, 1, 2, 3]
+    assert RolloutStore(s3.url, s3.storage_options).latest().policy_version == 2
