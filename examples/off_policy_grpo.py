@@ -36,8 +36,7 @@ def main() -> None:
     options = parse()
     (folder := options.folder).mkdir(parents=True, exist_ok=True)
     before = held_out(options, "before", options.policy)
-    place = folder / "checkpoint.pt"
-    checkpoint = torch.load(place, weights_only=True) if place.exists() else {}
+    checkpoint = torch.load(place, weights_only=True) if (place := folder / "checkpoint.pt").exists() else {}
     model, tokenizer = load_policy(checkpoint.get("weights", options.policy), dtype="float32", device="cpu")
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.0)
     runner = CachedRolloutRunner(
@@ -68,7 +67,7 @@ def start_rollouts(options: Any, weights: Path, version: int) -> None:
     if options.announce:
         announce_policy(str(weights.resolve()), version, name=options.announce)
     else:
-        run_job(rollout_job(options, weights, version))
+        run_job(rollout_job(options, weights, version, options.prompts_per_round))
 
 
 def learn(
@@ -121,14 +120,14 @@ def response_logprobs(model: PreTrainedModel, result: RolloutResult, rows: Tenso
     return torch.where(mask, chosen, 0.0)
 
 
-def rollout_job(options: Any, policy: Path | str, version: int, **changes: Any) -> RolloutJob:
-    """Return the job that answers this version's prompts."""
+def rollout_job(options: Any, policy: Path | str, version: int, limit: int, **changes: Any) -> RolloutJob:
+    """Return the job that answers this version's prompts, so many of them."""
     numbers = {"seed": version, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
     job = {
         "name": "grpo",
         "store": options.store or str(options.folder / "rollouts"),
         "policy": {"model": str(policy), "version": version, "dtype": "float32"},
-        "prompts": {"source": "reasoning_gym:chain_sum", "limit": options.prompts_per_round, "options": numbers},
+        "prompts": {"source": "reasoning_gym:chain_sum", "limit": limit, "options": numbers},
         "sampling": {"group_size": 8, "max_tokens": 32, "temperature": options.temperature, "seed": version},
         "rewards": [{"type": "last_number"}],
         "shards": {"prompts_per_shard": 8},
@@ -138,7 +137,8 @@ def rollout_job(options: Any, policy: Path | str, version: int, **changes: Any) 
 
 def held_out(options: Any, name: str, policy: Path | str) -> list[float]:
     """Return each held-out prompt's mean reward; the same prompts and seeds whatever the policy."""
-    job = rollout_job(options, policy, 1_000_000, name=name, store=str(options.folder / "held-out" / name))
+    changes = {"name": name, "store": str(options.folder / "held-out" / name)}
+    job = rollout_job(options, policy, 1_000_000, 2 * options.prompts_per_round, **changes)
     run_job(job)
     return RolloutStore(job.store).latest().result().rewards.nanmean(-1).tolist()
 
