@@ -17,10 +17,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import Protocol
 
-from rollmill.errors import EngineDiedError, GenerationError
+from rollmill.errors import EngineDiedError
 from rollmill.tasks.generation.config import EngineConfig, PolicyConfig
 from rollmill.tasks.generation.engine_client import EngineClient, EngineLink, LogCallback, ProgressCallback
-from rollmill.tasks.generation.local_places import LocalPlaces
+from rollmill.tasks.generation.runner_config import LOCAL, LocalRunner, RayRunner
+from rollmill.tasks.generation.runners import engine_places
 from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
 
 logger = logging.getLogger(__name__)
@@ -36,23 +37,30 @@ class EnginePlaces(Protocol):
         """How many engines there are when all are running."""
         ...
 
-    @property
-    def seconds_to_place(self) -> float:
-        """How long work waits for a machine when no engine has one."""
-        ...
-
     def start(self, place: int) -> EngineLink:
         """Start the engine of a place, without waiting for it."""
         ...
 
+    def give_up(self, seconds_waited: float) -> None:
+        """Raise GenerationError when work has waited too long while no engine had a machine to run on."""
+        ...
+
     def close(self) -> None:
-        """Give back what the places took, once every engine was killed."""
+        """Give back what the places took, once every engine was killed; may be called again."""
         ...
 
 
-def start_engines(policy: PolicyConfig, engine: EngineConfig, on_log: LogCallback = logger.log) -> Engines:
-    """Return the engines of a job, one per device; use them in a `with` block. None is started before it is needed."""
-    places = LocalPlaces(policy, engine)
+def start_engines(
+    policy: PolicyConfig,
+    engine: EngineConfig,
+    runner: LocalRunner | RayRunner = LOCAL,
+    on_log: LogCallback = logger.log,
+) -> Engines:
+    """Return the engines of a job, one per device; use them in a `with` block. None is started before it is needed.
+
+    Raises JobError when the devices or the cluster that they are to run on are not there.
+    """
+    places = engine_places(policy, engine, runner)
     return Engines(
         places, max_batch_size=engine.max_batch_size, seconds_per_work=engine.seconds_per_shard, on_log=on_log
     )
@@ -129,10 +137,7 @@ class Engines:
             while (engine := self._engine_with_room(rows)) is None:
                 if any(engine.is_placed for engine in self._slots):
                     waiting_since = time.monotonic()
-                elif time.monotonic() - waiting_since > self._places.seconds_to_place:
-                    raise GenerationError(
-                        f"no engine got a machine to run on within {self._places.seconds_to_place:g} s"
-                    )
+                self._places.give_up(time.monotonic() - waiting_since)
                 self._changed.wait(_SECONDS_BETWEEN_LOOKS)
             return engine, engine.submit(groups, on_progress)
 

@@ -123,9 +123,11 @@ class EngineClient:
         return answer
 
     def kill(self) -> None:
-        """End the engine at once; whoever waits gets EngineDiedError."""
+        """End the engine at once; whoever waits gets EngineDiedError, even before the engine is known to be gone."""
         self._was_killed = True
+        self._ending = "was killed"
         self._link.kill()
+        self._end()
 
     def join(self) -> None:
         """Wait until the end of an engine that was killed is known here."""
@@ -147,7 +149,9 @@ class EngineClient:
                 break
             self._handle(message)
             self._on_change()
-        self._ending = self._link.ending()
+        ending = self._link.ending()
+        if not self._was_killed:
+            self._ending = ending
         self._end()
         self._on_change()
 
@@ -162,10 +166,14 @@ class EngineClient:
             if listeners:  # all work shares the batch, so one listener speaks for the engine
                 listeners[0](message.num_rows, message.num_tokens)
         elif isinstance(message, Done):
-            with self._lock:
-                _, answer = self._pending.pop(message.work_id)
-                self._listeners.pop(message.work_id, None)
-            answer.set_result(message.groups)
+            self._finish(message)
+
+    def _finish(self, done: Done) -> None:
+        with self._lock:
+            self._listeners.pop(done.work_id, None)
+            pending = self._pending.pop(done.work_id, None)
+        if pending is not None:  # else the engine was killed with this on its way
+            pending[1].set_result(done.groups)
 
     def _end(self) -> None:
         with self._lock:

@@ -11,14 +11,17 @@ from rollmill.tasks.generation.vllm_environment import vllm_environment
 _SPIN_COUNT, _WAIT_POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 
 
-def engine_environment(spec: EngineSpec) -> dict[str, str]:
-    """Return what an engine needs of its environment before its libraries are loaded.
+def openmp_environment() -> dict[str, str]:
+    """Return how OpenMP's threads wait for each other, unless the user has decided.
 
-    OpenMP's threads spin for some microseconds while they wait for each other, then sleep, unless the user has decided.
-    By default they spin for a hundred times longer, and where anything else wants the cores (here: the flow, its
-    scorers and its server), that keeps the very thread that they wait for from running; and to sleep at once costs the
-    short products of a small model up to half of their speed.
+    They spin for some microseconds, then sleep. By default they spin for a hundred times longer, and where anything
+    else wants the cores (here: the flow, its scorers and its server), that keeps the very thread that they wait for
+    from running; and to sleep at once costs the short products of a small model up to half of their speed.
     """
-    waiting = {} if {_SPIN_COUNT, _WAIT_POLICY} & os.environ.keys() else {_SPIN_COUNT: "3000"}
+    return {} if {_SPIN_COUNT, _WAIT_POLICY} & os.environ.keys() else {_SPIN_COUNT: "3000"}
+
+
+def engine_environment(spec: EngineSpec) -> dict[str, str]:
+    """Return all that an engine needs of its environment before its libraries are loaded."""
     backend = vllm_environment(spec.device, spec.num_threads) if spec.backend == VLLM else {}
-    return {**waiting, **backend}
+    return {**openmp_environment(), **backend}

@@ -10,7 +10,11 @@ from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """All that an engine needs to know to load its policy."""
+    """All that an engine needs to know to load its policy.
+
+    `device` is a torch device, or auto, cpu or cuda for an engine that learns only in its place what there is. With a
+    `fingerprint`, the policy's files must have it.
+    """
 
     model: str
     dtype: str
@@ -20,6 +24,7 @@ class EngineSpec:
     max_seq_len: int | None
     backend: str
     memory_share: float | None
+    fingerprint: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from rollmill.errors import GenerationError, InputError, RollmillError
 from rollmill.tasks.generation.backend import is_out_of_memory, load_backend
 from rollmill.tasks.generation.engine_messages import Done, EngineSpec, Failed, LogLine, Progress, Ready, Send, Work
+from rollmill.tasks.generation.policies import check_fingerprint
 from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ class _Server:
     def __init__(self, spec: EngineSpec, inbox: queue.Queue[Work], send: Send) -> None:
         begin = time.monotonic()
         self._spec = spec
+        if spec.fingerprint is not None:
+            check_fingerprint(spec.model, spec.fingerprint)
         self._policy = load_backend(spec)
         self._scheduler = self._policy.make_batch(spec.max_batch_size)
         logger.info(

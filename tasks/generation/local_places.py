@@ -11,8 +11,6 @@ from rollmill.tasks.generation.engine_process import EngineProcess
 class LocalPlaces:
     """The devices of this machine that a job names; there is nothing to wait for and nothing to give back."""
 
-    seconds_to_place = 0.0
-
     def __init__(self, policy: PolicyConfig, engine: EngineConfig) -> None:
         devices = engine_devices(engine.devices)
         self._specs = [engine_spec(policy, engine, device, threads_per_engine(len(devices))) for device in devices]
@@ -25,6 +23,9 @@ class LocalPlaces:
     def start(self, place: int) -> EngineProcess:
         """Spawn the engine process of a device."""
         return EngineProcess(self._specs[place])
+
+    def give_up(self, seconds_waited: float) -> None:
+        """Do nothing: a process has its machine from the start."""
 
     def close(self) -> None:
         """Do nothing: the processes were killed."""
@@ -41,4 +42,5 @@ def engine_spec(policy: PolicyConfig, engine: EngineConfig, device: str, num_thr
         max_seq_len=engine.max_seq_len,
         backend=engine.backend,
         memory_share=engine.memory_share,
+        fingerprint=None,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,15 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["check_policy", "load_config", "load_policy", "load_tokenizer", "policy_fingerprint", "resolve_policy"]
+__all__ = [
+    "check_fingerprint",
+    "check_policy",
+    "load_config",
+    "load_policy",
+    "load_tokenizer",
+    "policy_fingerprint",
+    "resolve_policy",
+]
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _NOT_IDENTITY = ("transformers_version", "_name_or_path")
@@ -81,6 +90,15 @@ def policy_fingerprint(model: str) -> str:
         for sample in _samples(path):
             digest.update(sample)
     return digest.hexdigest()
+
+
+def check_fingerprint(model: str, wanted: str) -> None:
+    """Raise PolicyError when the policy's files on this machine are not those with the fingerprint that is wanted."""
+    if policy_fingerprint(model) != wanted:
+        raise PolicyError(
+            f"policy.model {model}: the files on {socket.gethostname()} are not those that the run began with; every "
+            "machine with an engine needs the same, by a shared folder, an s3:// folder or a copy"
+        )
 
 
 def _samples(path: Path) -> Iterable[bytes]:
