@@ -1,4 +1,4 @@
-"""Writes the generated parts of jobs.md, rewards.md, cli.md and python.md from the code itself: `make docs`."""
+"""Writes the generated parts of jobs.md, rewards.md, cli.md, python.md and deployments.md from the code: `make docs`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typer.core import TyperOption
 import rollmill
 from rollmill import errors
 from rollmill.cli.main import app
+from rollmill.flows.deploy_settings import TeamSettings
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.rejection_sampling_job import RejectionSamplingJob
 from rollmill.tasks.rewards.fields import RewardFields
@@ -57,10 +58,12 @@ def job_reference() -> str:
 def _sections(schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[str]:
     """Yield the title, description and table of each section, and then those of the sections within it."""
     for name, field in schema["properties"].items():
-        if "$ref" in field:
-            section = definitions[field["$ref"].rpartition("/")[2]]
-            yield from (f"### `{prefix}{name}`", section["description"], _table(section, definitions))
-            yield from _sections(section, definitions, f"{prefix}{name}.")
+        for kind in (field, *field.get("oneOf", ())):
+            if "$ref" in kind:
+                section = definitions[kind["$ref"].rpartition("/")[2]]
+                of_type = "" if kind is field else f" of type `{section['properties']['type']['const']}`"
+                yield from (f"### `{prefix}{name}`{of_type}", section["description"], _table(section, definitions))
+                yield from _sections(section, definitions, f"{prefix}{name}.")
 
 
 def reward_reference() -> str:
@@ -75,6 +78,24 @@ def reward_reference() -> str:
             parts += [f"### `{fields['type']['const']}`", reward["description"]]
             parts += [_table({**reward, "properties": own}, definitions)] if own else []
     return "\n\n".join(parts)
+
+
+def settings_reference() -> str:
+    """Return a table of fields for the settings that `rollmill deploy` reads, and for each of their sections."""
+    schema = TeamSettings.model_json_schema()
+    definitions = schema["$defs"]
+    return "\n\n".join(["### The file", _table(schema, definitions), *_parts(schema, definitions, "")])
+
+
+def _parts(schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[str]:
+    """Yield the title, description and table of each section, in lists and optional ones too, and of those within."""
+    for name, field in schema["properties"].items():
+        for option in (field, field.get("items", {}), *field.get("anyOf", ())):
+            if "$ref" in option:
+                section = definitions[option["$ref"].rpartition("/")[2]]
+                path = f"{prefix}{name}{'[]' if 'items' in field else ''}"
+                yield from (f"### `{path}`", section["description"], _table(section, definitions))
+                yield from _parts(section, definitions, f"{path}.")
 
 
 def command_reference() -> str:
@@ -99,6 +120,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         "rewards.md": reward_reference,
         "cli.md": command_reference,
         "python.md": python_reference,
+        "deployments.md": settings_reference,
     }
     for name, generated in references.items():
         path = FOLDER / name
@@ -134,7 +156,9 @@ def _type(field: dict[str, Any]) -> str:
 
 def _default(field: dict[str, Any]) -> str:
     value = field.get("default")
-    return "" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    if isinstance(value, dict):
+        return f"`{{{', '.join(f'{key}: {item}' for key, item in value.items())}}}`"
+    return "" if value in (None, "") else f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def _command(name: str, command: Any) -> str:

@@ -16,7 +16,7 @@ from prefect.exceptions import ObjectNotFound
 
 from rollmill.errors import JobError
 from rollmill.flows.deploy_jobs import TAG
-from rollmill.flows.deploy_settings import AutomationsSettings, FailedRunsSettings
+from rollmill.flows.deploy_settings import AutomationsSettings
 from rollmill.flows.deploying import Piece, Values
 
 _ENDED = {"Completed", "Failed", "Crashed", "Cancelled", "TimedOut"}
@@ -75,7 +75,7 @@ def _automations(settings: AutomationsSettings) -> Iterator[AutomationCore]:
     if settings.pending_runs is not None:
         yield _pending_runs(settings.pending_runs.seconds)
     if settings.failed_runs is not None:
-        yield _failed_runs(settings.failed_runs)
+        yield _failed_runs(settings.failed_runs.pause)
 
 
 def _zombie_runs(seconds: int) -> AutomationCore:
@@ -113,21 +113,22 @@ def _pending_runs(seconds: int) -> AutomationCore:
     )
 
 
-def _failed_runs(settings: FailedRunsSettings) -> AutomationCore:
+def _failed_runs(pause: bool) -> AutomationCore:
     """The next night would meet the same scorer, or the same engine: nothing is lost by waiting for a person."""
     return AutomationCore(
-        name="rollmill: runs that fail pause their deployment",
-        description="Pauses a deployment whose runs end without publishing: too many rewards failed, or shards did.",
+        name="rollmill: runs that end without publishing",
+        description=f"{'Pauses the deployment of' if pause else 'Tells of'} a run in which too many rewards failed, or "
+        "shards did.",
         trigger=EventTrigger(
             expect={_event("Failed")},
             match={**_FLOW_RUNS, "prefect.state-message": f"{_RUN_FAILED}*"},
             match_related=_OUR_TAG,
-            for_each={"related:deployment:prefect.resource.id"},
+            for_each={"prefect.resource.id"},
             posture=Posture.Reactive,
-            threshold=settings.pause_after,
-            within=timedelta(days=settings.within_days),
+            threshold=1,
+            within=timedelta(0),
         ),
-        actions=[PauseDeployment(source="inferred")],
+        actions=[PauseDeployment(source="inferred")] if pause else [],
     )
 
 

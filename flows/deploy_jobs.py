@@ -126,6 +126,8 @@ def _refuse_lost_results(settings: DeploymentSettings, job: RolloutJob) -> None:
     if "working_dir" in settings.job_variables:
         return
     places = {"store": job.store}
+    if job.report.page is not None:
+        places["report.page"] = job.report.page
     if isinstance(job, RejectionSamplingJob):
         places["export.out"] = job.export.out
     for field, place in places.items():

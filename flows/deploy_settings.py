@@ -88,6 +88,12 @@ class DeploymentSettings(_Settings):
     work_pool: str = Field(description="The pool that runs it, one of this file.")
     work_queue: str | None = Field(default=None, description="Its queue, one of the pool's; unset: `default`.")
     schedules: list[ScheduleSettings] = Field(default_factory=list, description="When it runs by itself.")
+    follows: str | None = Field(
+        default=None,
+        pattern=NAME_PATTERN,
+        description="The policy whose announced weights start it, by the name that they are announced by, as `rollmill "
+        "follow` does; with when_full enqueue, so that weights announced while a run goes are not passed over.",
+    )
     concurrency_limit: int = Field(default=1, ge=1, description="How many of its runs may go at once.")
     when_full: Literal["cancel_new", "enqueue"] = Field(
         default="cancel_new",
@@ -126,10 +132,11 @@ class PendingRunsSettings(_Settings):
 
 
 class FailedRunsSettings(_Settings):
-    """A deployment whose runs end without publishing (a closed failure gate, lost shards) is paused."""
+    """A run that ends without publishing (a closed failure gate, lost shards) is a matter for a person."""
 
-    pause_after: int = Field(default=1, ge=1, description="So many failed runs pause their deployment.")
-    within_days: int = Field(default=7, ge=1, description="Within how many days they count.")
+    pause: bool = Field(
+        default=True, description="Pause its deployment, so that the next night does not meet the same fault."
+    )
 
 
 class AutomationsSettings(_Settings):
@@ -137,12 +144,20 @@ class AutomationsSettings(_Settings):
 
     zombie_runs: ZombieRunsSettings | None = Field(default=None, description="Marks runs without heartbeat Crashed.")
     pending_runs: PendingRunsSettings | None = Field(default=None, description="Marks runs that never begin Crashed.")
-    failed_runs: FailedRunsSettings | None = Field(default=None, description="Pauses deployments that fail.")
+    failed_runs: FailedRunsSettings | None = Field(
+        default=None, description="Pauses the deployment of a run that fails, or only notifies."
+    )
     notify: str | None = Field(
         default=None,
         pattern=r"^[a-z0-9-]+/[a-z0-9-]+$",
         description="A notification block, type/name such as slack-webhook/on-call, that is told each time.",
     )
+
+    @model_validator(mode="after")
+    def _each_does_something(self) -> AutomationsSettings:
+        if self.failed_runs is not None and not self.failed_runs.pause and self.notify is None:
+            raise ValueError("failed_runs with pause: false does nothing unless notify names a block")
+        return self
 
 
 class TeamSettings(_Settings):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from prefect.client.orchestration import SyncPrefectClient
 
-from rollmill.flows.deploy_automations import automation_pieces
-from rollmill.flows.deploy_jobs import deployment_piece
+from rollmill.flows.announced_policies import ensure_rollout_on_announcement, follower_of
+from rollmill.flows.deploy_automations import AutomationPiece, automation_pieces
+from rollmill.flows.deploy_jobs import DeploymentPiece, deployment_piece
 from rollmill.flows.deploy_pools import ConcurrencyLimitPiece, QueuePiece, WorkPoolPiece
 from rollmill.flows.deploy_settings import TeamSettings, load_settings
 from rollmill.flows.deploying import Change, Piece, deploy, server_client
+
+_ACTIONS: dict[str, Literal["make", "change", "keep"]] = {"made": "make", "changed": "change", "kept": "keep"}
 
 
 def deploy_team(path: Path, *, dry_run: bool = False) -> list[Change]:
@@ -22,7 +26,21 @@ def deploy_team(path: Path, *, dry_run: bool = False) -> list[Change]:
     """
     settings = load_settings(path)
     with server_client() as client:
-        return [deploy(piece, dry_run=dry_run) for piece in list(_pieces(client, settings))]
+        changes = [deploy(piece, dry_run=dry_run) for piece in list(_pieces(client, settings))]
+    return [*changes, *_followed(settings, changes, dry_run)]
+
+
+def _followed(settings: TeamSettings, changes: Sequence[Change], dry_run: bool) -> Iterator[Change]:
+    """Let deployments follow policies, once they are there: the automation holds the deployment's own job."""
+    deployments = [change for change in changes if change.kind == DeploymentPiece.kind]
+    for deployment, change in zip(settings.deployments, deployments, strict=True):
+        if deployment.follows is None:
+            continue
+        if dry_run and change.action == "make":
+            yield Change(AutomationPiece.kind, follower_of(change.name, deployment.follows), "make", ())
+            continue
+        done = ensure_rollout_on_announcement(change.name, name=deployment.follows, dry_run=dry_run)
+        yield Change(AutomationPiece.kind, done.automation, _ACTIONS[done.action], ())
 
 
 def _pieces(client: SyncPrefectClient, settings: TeamSettings) -> Iterator[Piece]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from flow_builders import job_values, write_job
+from prefect.blocks.notifications import SlackWebhook
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.responses import DeploymentResponse, SetStateStatus
@@ -173,6 +174,38 @@ def test_a_run_that_is_due_while_the_last_one_goes_is_cancelled(
     assert client.set_flow_run_state(third.id, Pending()).status == SetStateStatus.ACCEPT
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what sends Prefect's notifications, as it is imported
+def test_each_automation_tells_the_block_that_is_to_be_notified(
+    job: Path, client: SyncPrefectClient, tmp_path: Path
+) -> None:
+    SlackWebhook(url="https://hooks.slack.example/services/x").save("on-call")
+    automations = {"zombie_runs": {}, "failed_runs": {"pause": False}, "notify": "slack-webhook/on-call"}
+    path = write(tmp_path, settings_of(job, "told", automations=automations))
+    deploy_team(path)
+    found = {
+        name: [action.type for action in client.read_automations_by_name(f"rollmill: {name}")[0].actions]
+        for name in ("runs without heartbeat", "runs that end without publishing")
+    }
+    assert found == {
+        "runs without heartbeat": ["change-flow-run-state", "send-notification"],
+        "runs that end without publishing": ["send-notification"],
+    }
+    assert set(actions(deploy_team(path))) == {"keep"}
+
+
+def test_a_deployment_follows_the_policy_that_it_names(job: Path, client: SyncPrefectClient, tmp_path: Path) -> None:
+    settings = settings_of(job, "follower", automations={})
+    settings["deployments"][0] |= {"follows": "arithmetic", "when_full": "enqueue"}
+    path = write(tmp_path, settings)
+    assert deploy_team(path, dry_run=True)[-1] == deploy_team(path)[-1]
+    (automation,) = client.read_automations_by_name("rejection-sampling/follower follows arithmetic")
+    assert set(actions(deploy_team(path))) == {"keep"}
+    settings["deployments"][0]["changes"] = ["sampling.group_size=2"]
+    changed = deploy_team(write(tmp_path, settings))
+    assert [change.action for change in changed] == [*["keep"] * 4, "change", "change"]
+    assert client.read_automations_by_name(automation.name)[0].actions != automation.actions
+
+
 @pytest.mark.parametrize(
     ("section", "values", "line"),
     [
@@ -182,6 +215,7 @@ def test_a_run_that_is_due_while_the_last_one_goes_is_cancelled(
         ("concurrency_limits", [{"name": "a", "limit": 1}, {"name": "a", "limit": 2}], "a occurs twice"),
         ("automations", {"zombies": {}}, "automations.zombies is an unknown key; did you mean zombie_runs?"),
         ("automations", {"zombie_runs": {"seconds_without_heartbeat": 5}}, "must be at least 90, got 5"),
+        ("automations", {"failed_runs": {"pause": False}}, "does nothing unless notify names a block"),
         ("automations", {"notify": "slack-webhook/nobody"}, "the Prefect server has no block slack-webhook/nobody"),
     ],
 )
