@@ -19,6 +19,8 @@ import psutil
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import State
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 POOL = "machines"
@@ -83,6 +85,8 @@ def prefect_stack(folder: Path) -> Iterator[PrefectStack]:
             with get_client(sync_client=True) as client:
                 client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
             yield stack
+            EventsWorker.drain_all(timeout=10)  # at exit, Prefect would try for a minute to reach a server that is gone
+            APILogWorker.drain_all(timeout=10)
     finally:
         stack.kill()
 
