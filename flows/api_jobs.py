@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from prefect.context import FlowRunContext
 
+from rollmill.errors import JobError
+from rollmill.tasks.generation.runner_config import AUTO, LocalRunner, RayRunner
 from rollmill.tasks.rewards.allowed import check_allowed
 from rollmill.tasks.rewards.config import RewardConfig
 
@@ -23,6 +25,15 @@ def check_origin(rewards: Sequence[RewardConfig]) -> None:
     """
     if came_over_api():
         check_allowed(rewards, packages=_listed(ALLOWED_PACKAGES), variables=_listed(ALLOWED_VARIABLES))
+
+
+def check_cluster_origin(runner: LocalRunner | RayRunner) -> None:
+    """Raise JobError when a job from the API names a cluster: what a driver hears of its cluster, it trusts as code."""
+    if isinstance(runner, RayRunner) and runner.address != AUTO and came_over_api():
+        raise JobError(
+            f"runner.address: a job from the Prefect API may only say auto, got {runner.address}; RAY_ADDRESS in the "
+            "worker's environment names its cluster"
+        )
 
 
 def came_over_api() -> bool:

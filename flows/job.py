@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from rollmill.tasks.generation.config import EngineConfig, PolicyConfig, SamplingConfig
+from rollmill.tasks.generation.runner_config import LOCAL, RunnerConfig
 from rollmill.tasks.prompts.config import PromptsConfig
 from rollmill.tasks.rewards.config import RewardConfigs
 
@@ -71,14 +72,6 @@ class ReportConfig(BaseModel):
         "in which {run_id} and {version} stand for the run's own. Needs the extra report. Unset: no page.",
     )
     max_answers: int = Field(default=2000, ge=1, description="How many answers' texts the page holds at most.")
-
-
-class RunnerConfig(BaseModel):
-    """Where the engines are."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    type: Literal["local"] = Field(default="local", description="local: one engine process a device of this machine.")
 
 
 class FleetConfig(BaseModel):
@@ -156,7 +149,7 @@ class RolloutJob(BaseModel):
     publish: PublishConfig = Field(default_factory=PublishConfig, description="When readers see the run.")
     report: ReportConfig = Field(default_factory=ReportConfig, description="A page made of the published version.")
     engine: EngineConfig = Field(default_factory=EngineConfig, description="What the policy runs on.")
-    runner: RunnerConfig = Field(default_factory=RunnerConfig, description="Where the engines are.")
+    runner: RunnerConfig = Field(default=LOCAL, description="Where the engines are.")
     fleet: FleetConfig = Field(default_factory=FleetConfig, description="How many flow runs share the work.")
 
     @property

@@ -9,7 +9,7 @@ from itertools import islice
 
 from transformers import PreTrainedTokenizerBase
 
-from rollmill.flows.api_jobs import check_origin
+from rollmill.flows.api_jobs import check_cluster_origin, check_origin
 from rollmill.flows.api_keys import load_secret
 from rollmill.flows.fleet_check import check_fleet
 from rollmill.flows.job import RolloutJob
@@ -17,8 +17,8 @@ from rollmill.flows.report_page import check_page
 from rollmill.storage.objects import open_objects
 from rollmill.storage.runs import RunStore
 from rollmill.tasks.generation.backend import check_backend
-from rollmill.tasks.generation.devices import engine_devices
 from rollmill.tasks.generation.policies import check_policy, load_tokenizer
+from rollmill.tasks.generation.runners import check_runner
 from rollmill.tasks.prompts.config import PromptsConfig
 from rollmill.tasks.prompts.reading import check_source, read_prompts
 from rollmill.tasks.prompts.rendering import PromptRenderer
@@ -47,13 +47,14 @@ def check_job(job: RolloutJob, *, writes: bool = True, secrets: LoadSecret = loa
     Raises an InputError of one line for the first thing that is wrong.
     """
     check_origin(job.rewards)
+    check_cluster_origin(job.runner)
     check_fleet(job)
     check_backend(job.engine, job.sampling)
     objects = open_objects(job.store, job.storage_options)
     if writes:
         objects.check_access()
     scorer = build_rewards(job.rewards, decode=decoder(job.policy.model), load_secret=secrets)
-    engine_devices(job.engine.devices)
+    check_runner(job.runner, job.engine)
     check_page(job)
     check_source(job.prompts)
     scorer.check(_columns(job.prompts))

@@ -133,8 +133,9 @@ def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: 
     """
     gate = Gate()
     failed = failed_rewards(checked, plan, work, gate)
-    engines = start_engines(checked.job.policy, checked.job.engine, on_log=_log_of_this_run())
-    threads = ThreadPoolTaskRunner[list[ShardRef]](max_workers=2 * shards_in_flight(checked.job, engines.num_engines))
+    job = checked.job
+    engines = start_engines(job.policy, job.engine, job.runner, on_log=_log_of_this_run())
+    threads = ThreadPoolTaskRunner[list[ShardRef]](max_workers=2 * shards_in_flight(job, engines.num_engines))
     already = [shard.index for shard in work.finished]
     with threads, engines, publishing_as_it_goes(checked, plan, already, failed, gate) as publish:
         try:

@@ -40,6 +40,7 @@ class RayNodes:
         for node in self._nodes:
             self._cluster.remove_node(node)
         self._nodes.clear()
+        self._cluster.wait_for_nodes()  # until the head has noticed
 
 
 def engine_actors(node: Any = None) -> list[psutil.Process]:

@@ -24,6 +24,7 @@ from rollmill.flows.api_keys import load_secret
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.prefect_server import settle
 from rollmill.flows.rollout import rollout
+from rollmill.tasks.generation.runner_config import RayRunner
 
 if TYPE_CHECKING:
     from conftest import FinishedRun
@@ -120,6 +121,12 @@ def test_what_a_worker_started_is_checked_also_in_flows_that_call_this_one(
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "00000000-0000-0000-0000-000000000000")
     with pytest.raises(JobError, match="may not be run"):
         outer()
+
+
+def test_a_worker_is_not_sent_to_another_cluster(finished: FinishedRun) -> None:
+    runner = RayRunner(type="ray", address="cluster-of-somebody:6379")
+    with pytest.raises(JobError, match="may only say auto, got cluster-of-somebody:6379"):
+        run_over_the_api(finished.job.model_copy(update={"runner": runner}))
 
 
 def test_a_job_of_ones_own_may_name_any_code(finished: FinishedRun) -> None:
