@@ -54,26 +54,31 @@ class S3Server:
 
 
 @contextmanager
-def running_seaweedfs(folder: Path) -> Iterator[S3Server]:
+def running_seaweedfs(folder: Path, policy: dict[str, Any] | None = None) -> Iterator[S3Server]:
     """Start a SeaweedFS with one bucket, its data in `folder`; it is killed at the end.
 
-    Raises RuntimeError with the server's last words when it does not start.
+    With a `policy`, as S3 has them, its writer may do what that says. Raises RuntimeError with the server's last words
+    when it does not start.
     """
     ports = _free_ports(4)
     server = S3Server(
         f"http://127.0.0.1:{ports[3]}", writer=("writer", uuid.uuid4().hex), admin=("admin", uuid.uuid4().hex)
     )
-    with _seaweedfs(folder, server, ports) as process:
+    with _seaweedfs(folder, server, ports, policy) as process:
         _make_bucket(server, process, folder / "log")
         yield server
 
 
 @contextmanager
-def _seaweedfs(folder: Path, server: S3Server, ports: list[int]) -> Iterator[subprocess.Popen[bytes]]:
+def _seaweedfs(
+    folder: Path, server: S3Server, ports: list[int], policy: dict[str, Any] | None
+) -> Iterator[subprocess.Popen[bytes]]:
     master, volume, filer, s3 = ports
     (folder / "data").mkdir()
-    identities = [_identity(server.admin, ["Admin"]), _identity(server.writer, ["Read", "Write", "List"])]
-    (folder / "s3.json").write_text(json.dumps({"identities": identities}))
+    writer = _identity(server.writer, ["Read", "Write", "List"] if policy is None else [])
+    policies = [] if policy is None else [{"name": "writer", "content": json.dumps(policy)}]
+    identities = [_identity(server.admin, ["Admin"]), {**writer, "policyNames": [entry["name"] for entry in policies]}]
+    (folder / "s3.json").write_text(json.dumps({"identities": identities, "policies": policies}))
     command = [
         *(_weed(), f"-logdir={folder}", "server", f"-dir={folder / 'data'}"),
         *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}", f"-volume.port={volume}"),
