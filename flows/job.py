@@ -68,8 +68,8 @@ class ReportConfig(BaseModel):
     page: str | None = Field(
         default=None,
         min_length=1,
-        description="Where rollmill report's page of the run's dataset version is written: a file or an s3:// address, "
-        "in which {run_id} and {version} stand for the run's own. Needs the extra report. Unset: no page.",
+        description="Where rollmill report's page of the run's dataset version is written: a .html file or s3:// "
+        "address, in which {run_id} and {version} stand for the run's own. Needs the extra report. Unset: no page.",
     )
     max_answers: int = Field(default=2000, ge=1, description="How many answers' texts the page holds at most.")
 
