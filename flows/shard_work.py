@@ -11,6 +11,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from rollmill.flows.batches import Pair, batched, gather, refuse_failures, shards_name
+from rollmill.flows.engine_slots import engine_slots
 from rollmill.flows.failures import FailedRewards
 from rollmill.flows.gate import Gate
 from rollmill.flows.job import RolloutJob
@@ -136,8 +137,9 @@ def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: 
     job = checked.job
     engines = start_engines(job.policy, job.engine, job.runner, on_log=_log_of_this_run())
     threads = ThreadPoolTaskRunner[list[ShardRef]](max_workers=2 * shards_in_flight(job, engines.num_engines))
+    slots = engine_slots(job.engine.concurrency_limit if work.to_generate else None, engines.num_engines)
     already = [shard.index for shard in work.finished]
-    with threads, engines, publishing_as_it_goes(checked, plan, already, failed, gate) as publish:
+    with slots, threads, engines, publishing_as_it_goes(checked, plan, already, failed, gate) as publish:
         try:
             outcome = gather(_submit(checked, plan, work, progress, gate, failed, threads, engines), gate, publish)
         except BaseException:

@@ -105,6 +105,12 @@ class EngineConfig(BaseModel):
         description="vllm only: the share of each device's memory that an engine may take, for weights and keys and "
         "values. Unset: 0.9 of a GPU, 0.25 of the machine's on a CPU.",
     )
+    concurrency_limit: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A global concurrency limit of the Prefect server, such as rollmill-gpus, which the runs "
+        "of all machines share: each engine takes a slot of it, and a run waits until there are enough.",
+    )
     seconds_per_shard: float = Field(
         default=3600.0, gt=0, description="An engine that has not answered for a shard by then is killed and retried."
     )
