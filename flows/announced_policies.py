@@ -146,15 +146,9 @@ def _bring_about(client: SyncPrefectClient, there: list[Automation], wanted: Aut
 
 def _says(automation: AutomationCore) -> dict[str, Any]:
     """Return what an automation does, without what the server adds."""
-    trigger = automation.trigger
-    assert isinstance(trigger, EventTrigger)
+    trigger = automation.trigger.model_dump(mode="json")
     return {
         "description": automation.description,
-        "trigger": {name: _sorted(getattr(trigger, name)) for name in ("expect", "after", "threshold", "within")},
-        "match": trigger.match.model_dump(mode="json"),
+        "trigger": {name: sorted(value) if isinstance(value, list) else value for name, value in trigger.items()},
         "actions": [action.model_dump(mode="json") for action in automation.actions],
     }
-
-
-def _sorted(value: Any) -> Any:
-    return sorted(value) if isinstance(value, set) else value

@@ -54,7 +54,7 @@ class PrefectStack:
         with (self.home / "server.log").open("ab") as log:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)],
-                env={**self.environment, "PREFECT_API_URL": ""},
+                env={**self.environment, "PREFECT_API_URL": "", "PREFECT_UI_API_URL": self.api_url},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
