@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -138,18 +140,18 @@ def test_a_killed_actor_costs_only_its_shards(
     assert_whole(store, local)
 
 
-def test_a_node_that_joins_in_mid_run_gets_its_share(
+def test_a_node_that_joins_in_mid_run_gets_an_engine(
     policy: Path, prompts: Path, nodes: RayNodes, tmp_path: Path, local: Rows
 ) -> None:
     store = tmp_path / "store"
     nodes.add()
-
-    def grow() -> None:
-        wait_until(lambda: num_scored(store) >= 2, 100, "the first shards")
+    job = job_on(nodes, policy, prompts, store, num_engines=2)
+    here = contextvars.copy_context()  # with Prefect's settings, which name its server
+    with ThreadPoolExecutor(1) as pool:  # Ray adds nodes in the main thread only
+        run = pool.submit(here.run, rollout, job, return_state=True)
+        wait_until(lambda: num_scored(store) >= 2 or run.done(), 100, "the first shards")
         nodes.add()
-
-    with meanwhile(grow):
-        state = rollout(job_on(nodes, policy, prompts, store, num_engines=2), return_state=True)
+        state = run.result(150)
     assert_whole(store, local)
     assert sum("started" in line and line.startswith("engine on ") for line in log_of(state)) == 2
 
