@@ -12,13 +12,11 @@ import torch
 from rollmill.errors import JobError, RewardError
 from rollmill.storage.results import RawRollout, RolloutResult
 from rollmill.tasks.generation.types import FINISH_ERROR
-from rollmill.tasks.rewards.base import BaseRewardModel
 from rollmill.tasks.rewards.build import Means, build_parts
 from rollmill.tasks.rewards.composition import Part, Sum
 from rollmill.tasks.rewards.config import RewardConfig
 from rollmill.tasks.rewards.fields import distinct_names
-from rollmill.tasks.rewards.function import rater_of
-from rollmill.tasks.rewards.identity import digest, rewards_fingerprint
+from rollmill.tasks.rewards.identity import rewards_fingerprint
 from rollmill.tasks.rewards.item import Group, Item, Outcome
 from rollmill.tasks.rewards.service import LoadSecret
 from rollmill.tasks.rewards.table import groups_of_table, with_outcomes
@@ -31,11 +29,6 @@ class Scorer:
     def __init__(self, parts: Sequence[Part], fingerprint: str) -> None:
         self._total = Sum(parts)
         self.fingerprint = fingerprint
-
-    @property
-    def part_names(self) -> list[str]:
-        """The names that the parts are stored under, in order."""
-        return [part.name for part in self._total.parts]
 
     def check(self, columns: Sequence[str]) -> None:
         """Raise JobError when a reward needs a column that the prompts, which have `columns`, lack."""
@@ -88,12 +81,6 @@ def build_rewards(
     except ValueError as error:
         raise JobError(f"rewards: {error}") from error
     return Scorer(build_parts(configs, Means(decode=decode, load_secret=load_secret)), rewards_fingerprint(configs))
-
-
-def scorer_of(model: BaseRewardModel) -> Scorer:
-    """Return the scorer of one reward model that is already made; its part is named after its class."""
-    name = type(model).__name__
-    return Scorer([Part(name=name, rater=rater_of(model))], digest(f"{type(model).__module__}:{name}"))
 
 
 def _groups_of_rollout(raw: RawRollout) -> list[Group]:

@@ -254,13 +254,17 @@ def test_a_function_that_needs_more_than_verl_gives_is_refused(user_module: Writ
 
 
 def test_a_module_in_the_current_folder_is_found(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, scorer: MakeScorer
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    scorer: MakeScorer,
+    response_table: MakeTable,
 ) -> None:
     folder = tmp_path_factory.mktemp("project")
     (folder / "beside_the_job.py").write_text("def score(completions): return [1.0] * len(completions)")
     monkeypatch.chdir(folder)
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    assert scorer({"type": "function", "path": "beside_the_job:score"}).part_names == ["score"]
+    scored = scorer({"type": "function", "path": "beside_the_job:score"}).score_table(response_table([["x"]], [{}]))
+    assert scored["reward_parts"][0].as_py() == [{"name": "score", "value": 1.0}]
 
 
 def test_an_async_function_may_exit_without_taking_the_others_along(

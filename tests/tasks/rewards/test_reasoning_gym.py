@@ -4,6 +4,7 @@ import json
 
 import pytest
 from reasoning_gym.factory import DATASETS
+from reward_builders import scorer_of
 
 from rollmill.errors import RewardError
 from rollmill.tasks.prompts.config import PromptsConfig
@@ -11,7 +12,6 @@ from rollmill.tasks.prompts.jsonable import to_jsonable
 from rollmill.tasks.prompts.sources.reasoning_gym_task import COLUMN, rows
 from rollmill.tasks.rewards.item import Item
 from rollmill.tasks.rewards.reasoning_gym import ReasoningGym
-from rollmill.tasks.rewards.scoring import scorer_of
 
 TASKS = sorted(set(DATASETS) - {"composite"})
 

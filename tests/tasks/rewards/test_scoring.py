@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reward_builders import scorer_of
 from store_builders import parts_of
 
 from rollmill.errors import JobError, RewardError
@@ -14,7 +15,7 @@ from rollmill.storage.results import RawRollout, RolloutResult
 from rollmill.storage.schema import RESPONSE_SCHEMA
 from rollmill.tasks.rewards.base import BaseRewardModel
 from rollmill.tasks.rewards.config_rules import LastNumberConfig, LengthConfig
-from rollmill.tasks.rewards.scoring import Scorer, build_rewards, scorer_of
+from rollmill.tasks.rewards.scoring import Scorer, build_rewards
 
 MakeTable = Callable[..., pa.Table]
 MakeScorer = Callable[..., Scorer]
