@@ -1,4 +1,4 @@
-"""Writes the generated parts of jobs.md, rewards.md, cli.md, python.md and deployments.md from the code: `make docs`."""
+"""Writes the generated parts of jobs.md, rewards.md, cli.md, python.md and deployments.md: `make docs`."""
 
 from __future__ import annotations
 
