@@ -18,6 +18,7 @@ from prefect.settings import PREFECT_API_URL
 
 from rollmill.errors import JobError
 from rollmill.flows.announcing import ANNOUNCED, DEFAULT_NAME, resource_id
+from rollmill.flows.deploying import put_automation
 from rollmill.flows.job_file import check_job
 
 Action = Literal["made", "changed", "kept"]
@@ -139,7 +140,7 @@ def _bring_about(client: SyncPrefectClient, there: list[Automation], wanted: Aut
         return
     first, *doubled = there
     if _says(first) != _says(wanted):
-        client.update_automation(first.id, wanted.model_copy(update={"enabled": first.enabled}))
+        put_automation(client, first.id, wanted, first.enabled)
     for one in doubled:  # two who made it at once
         client.delete_automation(one.id)
 

@@ -17,7 +17,7 @@ from prefect.exceptions import ObjectNotFound
 from rollmill.errors import JobError
 from rollmill.flows.deploy_jobs import TAG
 from rollmill.flows.deploy_settings import AutomationsSettings
-from rollmill.flows.deploying import Piece, Values
+from rollmill.flows.deploying import Piece, Values, put_automation
 
 _ENDED = {"Completed", "Failed", "Crashed", "Cancelled", "TimedOut"}
 _LEFT_PENDING = {"Running", "Retrying", "Scheduled", "AwaitingRetry", "AwaitingConcurrencySlot", "Cancelling", *_ENDED}
@@ -55,7 +55,7 @@ class AutomationPiece(Piece):
     def change(self, wanted: Values, fields: Sequence[str]) -> None:  # noqa: ARG002  (Prefect puts them all at once)
         found = self._found()
         assert found is not None
-        self.client.update_automation(found.id, self.automation.model_copy(update={"enabled": found.enabled}))
+        put_automation(self.client, found.id, self.automation, found.enabled)
 
     def _found(self) -> Automation | None:
         return next(iter(self.client.read_automations_by_name(self.name)), None)

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
+from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
@@ -85,6 +87,17 @@ def _current(piece: Piece) -> Values | None:
         return piece.current()
     except ObjectNotFound:
         return None
+
+
+def put_automation(client: SyncPrefectClient, automation_id: UUID, wanted: AutomationCore, enabled: bool) -> None:
+    """Put an automation in place of one that is there, switched on or off as that was.
+
+    Prefect sends only fields that were set: without this, an action would lose its type and be taken for another.
+    """
+    whole = AutomationCore.model_validate(
+        {**wanted.model_dump(mode="json", exclude={"owner_resource"}), "enabled": enabled}
+    )
+    client.update_automation(automation_id, whole)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def refused(ended: Ended) -> str:
         ("sampling.group_sise=4", "sampling.group_sise is an unknown key; did you mean group_size?"),
         ("rewards.0.wieght=2", "rewards.0.wieght is an unknown key; did you mean weight?"),
         ("polcy.model=x", "polcy is an unknown key; did you mean policy?"),
-        ("runner.type=cloud", "runner.type must be 'local', got 'cloud'"),
+        ("runner.type=cloud", "runner must be of a type among 'local', 'ray', got {'type': 'cloud'}"),
         ("storage_options.secret=s3cr3t", "secret would be stored with the job: put credentials into the environment"),
         ("name=", "name must be text, got None"),
         ("rewards.7.weight=1", "7 is no place in a list of 1"),

@@ -191,6 +191,11 @@ def test_each_automation_tells_the_block_that_is_to_be_notified(
         "runs that end without publishing": ["send-notification"],
     }
     assert set(actions(deploy_team(path))) == {"keep"}
+    untold = settings_of(job, "told", automations={"failed_runs": {"pause": True}})
+    deploy_team(write(tmp_path, untold))
+    (action,) = client.read_automations_by_name("rollmill: runs that end without publishing")[0].actions
+    assert action.type == "pause-deployment"
+    assert set(actions(deploy_team(write(tmp_path, untold)))) == {"keep"}
 
 
 def test_a_deployment_follows_the_policy_that_it_names(job: Path, client: SyncPrefectClient, tmp_path: Path) -> None:
@@ -278,4 +283,4 @@ def test_the_shipped_settings_deploy_from_the_command_line(tmp_path: Path, monke
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "rejection-sampling/nightly-sums" in ended.stdout
     monkeypatch.chdir(tmp_path)
-    assert set(actions(deploy_team(settings))) == {"keep"}
+    assert [change for change in deploy_team(settings) if change.action != "keep"] == []
