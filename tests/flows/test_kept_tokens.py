@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from builders import tiny_model
 from flow_builders import job_of
+from generated_builders import logits_of
 
 from rollmill.errors import InputError
 from rollmill.flows.rollout import rollout
 from rollmill.storage.cached_runner import CachedRolloutRunner
-from rollmill.storage.results import RolloutResult
 from rollmill.storage.store import RolloutStore
 
 TEMPERATURE = 0.7
@@ -30,21 +29,6 @@ def store(policy: Path, prompts: Path, tmp_path_factory: pytest.TempPathFactory)
     )  # fmt: skip
     rollout(job)
     return RolloutStore(str(folder / "store"))
-
-
-def logits_of(result: RolloutResult) -> torch.Tensor:
-    """Return the policy's logits at each response token, [B, G, R, vocab], recomputed row by row."""
-    model = tiny_model()
-    shape = result.responses.shape
-    logits = torch.zeros(*shape, model.config.vocab_size)
-    for group in range(shape[0]):
-        prompt = result.prompts[group][result.prompt_mask[group]]
-        for sample in range(shape[1]):
-            mask = result.response_mask[group, sample]
-            ids = torch.cat([prompt, result.responses[group, sample][mask]])
-            with torch.no_grad():
-                logits[group, sample][mask] = model(ids[None]).logits[0, len(prompt) - 1 : -1]
-    return logits
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

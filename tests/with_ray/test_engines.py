@@ -8,21 +8,18 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from builders import byte_tokenizer, save_policy, tiny_model
+from builders import save_policy
+from engine_builders import expected, groups
 from ray_builders import RayNodes, engine_actors, is_running, wait_until
 
 from rollmill.errors import EngineDiedError, GenerationError, PolicyError
 from rollmill.tasks.generation.config import EngineConfig, PolicyConfig
 from rollmill.tasks.generation.engine import Engines, start_engines
 from rollmill.tasks.generation.runner_config import RayRunner
-from rollmill.tasks.generation.scheduler import InferenceScheduler
-from rollmill.tasks.generation.seeds import row_seed
-from rollmill.tasks.generation.types import FinishedGroup, PromptGroup, SamplingParams
 
 pytestmark = pytest.mark.slow
 
@@ -47,24 +44,6 @@ def start(policy: Path, nodes: RayNodes, log: RunLog | None = None, seconds: flo
     engine = EngineConfig(max_batch_size=8, max_seq_len=512, seconds_per_shard=seconds)
     where = RayRunner.model_validate({"type": "ray", "address": nodes.address, **runner})
     return start_engines(PolicyConfig(model=str(policy), dtype="float32"), engine, where, on_log=log or RunLog())
-
-
-def groups(count: int, max_tokens: int = 12, first: int = 0) -> list[PromptGroup]:
-    return [
-        PromptGroup(
-            key=f"prompt {number}",
-            input_ids=[1 + number % 200, 2, 3],
-            seeds=[row_seed(0, str(number), sample) for sample in range(2)],
-            sampling=SamplingParams(max_tokens=max_tokens, temperature=3.0),
-        )
-        for number in range(first, first + count)
-    ]
-
-
-def expected(asked: Sequence[PromptGroup]) -> list[FinishedGroup]:
-    scheduler = InferenceScheduler(tiny_model("llama"), byte_tokenizer(), max_batch_size=8, max_seq_len=512)
-    finished = {group.key: group for group in scheduler.stream(asked)}
-    return [finished[group.key] for group in asked]
 
 
 def test_work_spreads_over_the_nodes_stays_on_warm_engines_and_gets_the_schedulers_answers(

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from builders import VOCAB_SIZE, byte_tokenizer, save_policy, tiny_model
+from builders import VOCAB_SIZE, byte_tokenizer, save_policy
+from engine_builders import expected, groups
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rollmill.errors import EngineDiedError, JobError, PolicyError
@@ -26,8 +27,6 @@ from rollmill.tasks.generation.devices import engine_devices, threads_per_engine
 from rollmill.tasks.generation.engine import Engines, start_engines
 from rollmill.tasks.generation.packed_weights import pack_weights
 from rollmill.tasks.generation.scheduler import InferenceScheduler
-from rollmill.tasks.generation.seeds import row_seed
-from rollmill.tasks.generation.types import FinishedGroup, PromptGroup, SamplingParams
 
 
 @pytest.fixture(scope="module")
@@ -44,24 +43,6 @@ def engines(policy: Path) -> Iterator[Engines]:
 def start(policy: Path, **settings: object) -> Engines:
     engine = EngineConfig.model_validate({"devices": "cpu", "max_batch_size": 8, "max_seq_len": 512, **settings})
     return start_engines(PolicyConfig(model=str(policy), dtype="float32"), engine)
-
-
-def groups(count: int, max_tokens: int = 12, first: int = 0) -> list[PromptGroup]:
-    return [
-        PromptGroup(
-            key=f"prompt {number}",
-            input_ids=[1 + number % 200, 2, 3],
-            seeds=[row_seed(0, str(number), sample) for sample in range(2)],
-            sampling=SamplingParams(max_tokens=max_tokens, temperature=3.0),
-        )
-        for number in range(first, first + count)
-    ]
-
-
-def expected(asked: list[PromptGroup]) -> list[FinishedGroup]:
-    scheduler = InferenceScheduler(tiny_model("llama"), byte_tokenizer(), max_batch_size=8, max_seq_len=512)
-    finished = {group.key: group for group in scheduler.stream(asked)}
-    return [finished[group.key] for group in asked]
 
 
 def engine_pids(parent: int | None = None) -> list[int]:
