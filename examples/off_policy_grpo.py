@@ -78,7 +78,7 @@ def learn(
     rows = (advantages.nan_to_num() != 0).nonzero()[:, 0]  # the others have no gradient, failed scores among them
     num_tokens = max(1, int(result.response_mask.flatten(0, 1)[rows].sum()))
     differences, num_clipped = [torch.zeros(1)], 0
-    for part in rows.split(ROWS_AT_ONCE):
+    for part in rows.split(ROWS_AT_ONCE) if len(rows) else ():
         mask = result.response_mask.flatten(0, 1)[part]
         new = response_logprobs(model, result, part, options.temperature)
         ratio = (new - result.logprobs_old.flatten(0, 1)[part]).exp()  # (answers, tokens)

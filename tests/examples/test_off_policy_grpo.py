@@ -89,6 +89,15 @@ def test_a_step_raises_what_was_rewarded_and_reads_no_unscored_answer() -> None:
     assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters(), strict=True))
 
 
+def test_a_minibatch_of_equal_rewards_teaches_nothing() -> None:
+    result, model, trainer = sampled(1.0), tiny_model(), example()
+    result.rewards[:] = 1.0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    figures = trainer.learn(model, optimizer, result, argparse.Namespace(temperature=1.0))
+    assert figures == {"reward": 1.0, "kl": 0.0, "clip_share": 0.0, "effective_sample_share": 1.0}
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), tiny_model().parameters(), strict=True))
+
+
 @pytest.mark.slow
 def test_a_killed_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     policy = save_policy(tmp_path / "policy")

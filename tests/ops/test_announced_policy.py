@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import subprocess
+import sys
 from pathlib import Path
 from uuid import UUID
 
@@ -16,6 +19,8 @@ from rollmill.flows.announced_policies import ensure_rollout_on_announcement
 from rollmill.flows.rollout import rollout
 from rollmill.storage.cached_runner import CachedRolloutRunner
 from rollmill.storage.store import RolloutStore
+
+TRAINER = Path(__file__).parents[2] / "examples" / "off_policy_grpo.py"
 
 
 def num_versions(store: Path) -> int:
@@ -47,3 +52,24 @@ def test_an_announced_policy_is_run_published_and_seen_by_the_trainer_s_reader(
             seen.append((result.policy_version, is_fresh, result.rewards.numel()))
     assert seen == [(11, True, 96), (12, True, 96)]
     assert [entry.run_id for entry in RolloutStore(store).latest().runs(9)] == ["followed-v12", "followed-v11"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_example_trainer_learns_from_rollouts_that_its_announcements_start(
+    stack: PrefectStack, policy: Path, prompts: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "grpo"
+    job = job_values(policy, prompts, str(folder / "rollouts"), name="elsewhere")
+    rollout.to_deployment(
+        "elsewhere", work_pool_name=POOL, entrypoint_type=EntrypointType.MODULE_PATH, parameters={"job": job}
+    ).apply()
+    ensure_rollout_on_announcement("rollout/elsewhere", name="learner")
+    small = ["--steps", "4", "--interval", "2", "--prompts-per-round", "4", "--prompts-per-batch", "2"]
+    where = ["--folder", str(folder), "--policy", str(policy), "--announce", "learner"]
+    with worker(stack, "machine"):
+        subprocess.run([sys.executable, str(TRAINER), *where, *small], env=stack.environment, timeout=360, check=True)
+    steps = list(csv.DictReader((folder / "curve.csv").read_text().splitlines()))
+    assert [(row["is_fresh"], float(row["staleness"])) for row in steps] == [("1", 0), ("0", 1), ("1", 0), ("0", 1)]
+    runs = RolloutStore(folder / "rollouts").latest().runs(9)
+    assert [entry.run_id for entry in runs] == ["elsewhere-v2", "elsewhere-v0"]
