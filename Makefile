@@ -10,7 +10,7 @@ TESTS ?= tests
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu test-trl test-ray test-vllm test-ops test-deployments check format bench-flow bench-generation bench-invariance bench-store bench-scoring docs docs-site wheel install clean
+.PHONY: help demo test test-slow test-gpu test-trl test-ray test-vllm test-ops test-deployments check audit format bench-flow bench-generation bench-invariance bench-store bench-scoring docs docs-site wheel install clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
@@ -43,11 +43,14 @@ test-ray: $(VENV)/.dev ## run the tests of runner ray, on a cluster of several n
 test-vllm: $(VENV)-vllm/.rollmill ## run the tests of engine.backend vllm, against a real vLLM on the CPU
 	@$(VENV)-vllm/bin/python -m pytest tests/with_vllm
 
-check: $(VENV)/.dev docs-site ## format, lint, types, the layering flows -> tasks -> storage, and the links of the docs
+check: $(VENV)/.dev docs-site audit ## format, lint, types, the layering flows -> tasks -> storage, links of the docs, known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+audit: $(VENV)/.dev ## ask PyPI for known vulnerabilities of the releases in constraints.txt; .ci/accepted.toml lists what is accepted
+	@$(BIN)/python .ci/audit.py
 
 format: $(VENV)/.dev ## rewrite the code as ruff formats it
 	@$(BIN)/ruff check --fix .
