@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,10 +31,10 @@ class RayNodes:
         self._nodes.append(node)
         return node
 
-    def kill(self, node: Any) -> None:
-        """End a node's processes by SIGKILL."""
+    def end(self, node: Any, number: signal.Signals = signal.SIGKILL) -> None:
+        """End a node's processes by SIGKILL, or by SIGTERM and, a second later, SIGKILL where that is not enough."""
         self._nodes.remove(node)
-        self._cluster.remove_node(node, allow_graceful=False)
+        self._cluster.remove_node(node, allow_graceful=number == signal.SIGTERM)
 
     def remove_all(self) -> None:
         """End the nodes that are left."""

@@ -101,16 +101,18 @@ def test_a_job_on_two_nodes_has_the_rows_of_a_local_one_and_their_engines_logs(
     wait_until(lambda: not engine_actors(), 5, "the actors to end")
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_node_that_is_lost_costs_only_its_shards(
-    policy: Path, prompts: Path, nodes: RayNodes, tmp_path: Path, local: Rows, capsys: pytest.CaptureFixture[str]
-) -> None:
+    policy: Path, prompts: Path, nodes: RayNodes, tmp_path: Path, local: Rows, capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+) -> None:  # fmt: skip
     store = tmp_path / "store"
     nodes.add()
     lost = nodes.add()
 
     def lose_it() -> None:
         wait_until(lambda: num_scored(store) >= 2 and bool(engine_actors(lost)), 100, "both nodes to be at work")
-        nodes.kill(lost)
+        nodes.end(lost, number)
 
     with meanwhile(lose_it):
         report = rollout(job_on(nodes, policy, prompts, store))
@@ -121,22 +123,22 @@ def test_a_node_that_is_lost_costs_only_its_shards(
     assert_whole(store, local)
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_actor_costs_only_its_shards(
-    policy: Path, prompts: Path, nodes: RayNodes, tmp_path: Path, local: Rows, capsys: pytest.CaptureFixture[str]
-) -> None:
+    policy: Path, prompts: Path, nodes: RayNodes, tmp_path: Path, local: Rows, capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+) -> None:  # fmt: skip
     store = tmp_path / "store"
     nodes.add()
 
     def kill_it() -> None:
         wait_until(lambda: num_scored(store) >= 3, 100, "the first shards")
         for actor in engine_actors():
-            actor.kill()
+            actor.send_signal(number)
 
     with meanwhile(kill_it):
         rollout(job_on(nodes, policy, prompts, store))
-    assert re.search(
-        r"shard-\d{5}: the engine on .* its worker process has died; trying again", capsys.readouterr().err
-    )
+    assert re.search(r"shard-\d{5}: the engine on .* ended: .*; trying again", capsys.readouterr().err)
     assert_whole(store, local)
 
 
