@@ -62,7 +62,7 @@ def check_job(job: RolloutJob, *, writes: bool = True, secrets: LoadSecret = loa
     tokenizer = load_tokenizer(job.policy.model)
     return CheckedJob(
         job=job,
-        run=RunStore(objects, job.resolved_run_id),
+        run=RunStore(objects.patient(), job.resolved_run_id),
         scorer=scorer,
         tokenizer=tokenizer,
         renderer=PromptRenderer(tokenizer, job.prompts),

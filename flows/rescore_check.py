@@ -45,7 +45,7 @@ def check_rescore(job: RescoreJob, secrets: LoadSecret = load_secret) -> Checked
     store = RolloutStore(job.store, job.storage_options)
     store.objects.check_access()
     version = store.latest() if job.version is None else store.version(job.version)
-    run = RunStore(store.objects, version.run_id)
+    run = RunStore(store.objects.patient(), version.run_id)
     plan = run.load_plan()
     if plan is None:
         raise CorruptDataError(f"run {version.run_id} of {store.url} has no plan; rollmill verify says what is missing")

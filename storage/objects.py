@@ -74,6 +74,10 @@ class Objects(ABC):
         """Return these objects with faults reported within seconds, for checks that a person waits for."""
         return self
 
+    def patient(self) -> Objects:
+        """Return these objects with faults waited out for minutes, for runs, which lose more by ending."""
+        return self
+
     def check_reachable(self) -> None:
         """Raise StoreAccessError, with the reason and what to do, when the store is not even there."""
         self.size(PROBE_FOLDER)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import email.utils
 import http.client
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import aiohttp
@@ -20,10 +22,12 @@ from rollmill.storage.objects import Objects, StoredObject, exists, missing
 Result = TypeVar("Result")
 
 _SECONDS_PATIENCE = 60.0
+_SECONDS_PATIENCE_RUNNING = 150.0
 _SECONDS_PATIENCE_CHECKING = 3.0
 _LARGEST_SINGLE_PUT = 4 * 2**30
 _TRANSIENT_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504}
 _TRANSIENT_CODES = {"SlowDown", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "InternalError"}
+_CLOCK_CODES = {"RequestTimeTooSkewed", "RequestExpired"}
 _TRANSPORT_FAULTS = (
     TimeoutError,
     ConnectionError,
@@ -98,6 +102,9 @@ class S3Objects(Objects):
 
     def impatient(self) -> S3Objects:
         return S3Objects(self.url, self._storage_options, _SECONDS_PATIENCE_CHECKING)
+
+    def patient(self) -> S3Objects:
+        return S3Objects(self.url, self._storage_options, _SECONDS_PATIENCE_RUNNING)
 
     def check_reachable(self) -> None:
         """Ask for the bucket, for some servers make a missing one on a PUT."""
@@ -177,6 +184,8 @@ class S3Objects(Objects):
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, FileNotFoundError):
             advice = f"there is no bucket {self.bucket}; make it, or correct the address"
+        elif _code(error) in _CLOCK_CODES:
+            advice = f"{_clock_difference(error)}; set this machine's clock, best by NTP"
         elif isinstance(error, (PermissionError, NoCredentialsError)):
             advice = (
                 f"access refused ({reason}); check key and secret (storage options, or AWS_ACCESS_KEY_ID and "
@@ -190,11 +199,21 @@ class S3Objects(Objects):
 
 
 def _is_transient(error: BaseException) -> bool:
-    response = getattr(error.__cause__, "response", None) or {}
+    response = _response(error)
     if response:
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return status in _TRANSIENT_STATUSES or _code(error) in _TRANSIENT_CODES
     return isinstance(error, _TRANSPORT_FAULTS)
+
+
+def _clock_difference(error: BaseException) -> str:
+    """Return by how much this machine's clock is wrong, as far as the reply to a refused request tells."""
+    theirs = _response(error).get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    if theirs is None:
+        return "this machine's clock and the store's differ by more than S3 allows"
+    seconds = (datetime.now(UTC) - email.utils.parsedate_to_datetime(theirs)).total_seconds()
+    side = "ahead of" if seconds > 0 else "behind"
+    return f"this machine's clock is {abs(seconds) / 60:.0f} minutes {side} the store's, more than S3 allows"
 
 
 def _is_precondition_failure(error: BaseException) -> bool:
@@ -202,6 +221,10 @@ def _is_precondition_failure(error: BaseException) -> bool:
 
 
 def _code(error: BaseException) -> str:
-    """Return the server's own error code, which s3fs keeps in the cause; empty when the server gave none."""
-    response = getattr(error.__cause__, "response", None) or {}
-    return str(response.get("Error", {}).get("Code", ""))
+    """Return the server's own error code; empty when the server gave none."""
+    return str(_response(error).get("Error", {}).get("Code", ""))
+
+
+def _response(error: BaseException) -> dict[str, Any]:
+    """Return the server's reply, which s3fs keeps in the cause; empty when there was none."""
+    return getattr(error.__cause__, "response", None) or {}

@@ -60,7 +60,8 @@ def vacuum_store(
         raise InputError(f"older-than must be at least 1h, for workers may be about to commit; got {older_than}")
     if not check_format(objects):
         raise ObjectMissingError(f"there is no rollout store in {objects.url}; nothing was removed")
-    limit = (now or store_time(objects)) - older_than
+    now = now or store_time(objects)
+    limit = now - older_than
     files, leftovers = objects.scan("data/"), objects.scan_leftovers()
     old = [stored for stored in files if stored.modified < limit]
     try:
