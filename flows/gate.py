@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
@@ -10,6 +9,7 @@ from prefect import Task
 from prefect.client.schemas.objects import State, TaskRun
 
 from rollmill.errors import CorruptDataError, GenerationError, RunFailedError, StorageError, StoreAccessError
+from rollmill.flows.terminal import say
 
 _WORTH_ANOTHER_TRY = (GenerationError, StorageError, StoreAccessError, OSError)
 _THE_SAME_EACH_TIME = (CorruptDataError,)
@@ -42,5 +42,5 @@ class Gate:
             return False
         worth_it = isinstance(error, _WORTH_ANOTHER_TRY)
         if worth_it:
-            sys.stderr.write(f"{task_run.name}: {error}; trying again\n")
+            say(f"{task_run.name}: {error}; trying again")
         return worth_it

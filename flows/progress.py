@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -18,6 +17,8 @@ from prefect.exceptions import PrefectException
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
+
+from rollmill.flows.terminal import Terminal, say
 
 _SECONDS_BETWEEN_TICKS = 0.5
 _SECONDS_BETWEEN_LINES = 5.0
@@ -73,7 +74,7 @@ class Progress:
         self._only_scoring_since = (self._begin, 0)
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._console = console or Console(stderr=True)
+        self._console = console or Terminal()
         self._bar = Bar(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[pace]}"), console=self._console,
             disable=not self._console.is_terminal,
@@ -181,7 +182,7 @@ class Progress:
             else:
                 update_progress_artifact(self._artifact, percent, description=f"{pace.doing}: {pace}")
         except (httpx.HTTPError, PrefectException) as error:
-            sys.stderr.write(f"progress could not be sent to Prefect: {error}\n")
+            say(f"progress could not be sent to Prefect: {error}")
 
 
 def clock(seconds: float) -> str:
