@@ -20,6 +20,7 @@ from rollmill.flows.report import RunReport
 from rollmill.flows.rollout import roll_out
 from rollmill.flows.showing import show_link, show_markdown
 from rollmill.flows.task_runs import RETRY_DELAYS, unvisited
+from rollmill.flows.terminal import go_on_unread
 from rollmill.tasks.export.exporting import Exported, export_training_set
 
 
@@ -47,6 +48,7 @@ def rejection_sampling(job: RejectionSamplingJob) -> RejectionSamplingReport:
     next night's is new. Raises InputError before any weights load, and RunFailedError when the rollouts failed or too
     few records are left; then the place holds what it held before, and the rollouts are kept.
     """
+    go_on_unread()
     checked = check_rejection_sampling(job.scheduled_for(scheduled_time()))
     with _all_or_nothing(checked):
         rollouts = roll_out(checked.rollouts)
