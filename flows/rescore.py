@@ -22,6 +22,7 @@ from rollmill.flows.rescore_report import RescoreReport
 from rollmill.flows.shard_work import score_task
 from rollmill.flows.showing import show_markdown, show_table, show_tags, show_version
 from rollmill.flows.task_runs import MAX_TASK_RUNS, RETRY_DELAYS, unvisited
+from rollmill.flows.terminal import go_on_unread
 from rollmill.storage.publish import publish_run
 from rollmill.storage.version import DatasetVersion
 from rollmill.tasks.figures import Figures, total
@@ -39,6 +40,7 @@ def rescore(job: RescoreJob) -> RescoreReport:
     goes on where it stopped. Raises InputError before anything is scored, and RunFailedError when shards failed for
     good or too many answers could not be scored.
     """
+    go_on_unread()
     checked = check_rescore(job)
     policy, prompts = checked.plan.identity.get("policy", {}), checked.plan.identity.get("prompts", {})
     show_tags(str(policy.get("model")), checked.version.policy_version, str(prompts.get("source")))

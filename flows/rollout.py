@@ -21,6 +21,7 @@ from rollmill.flows.report_page import make_page
 from rollmill.flows.shard_work import RemainingWork, make_shards, remaining_work
 from rollmill.flows.showing import show_markdown, show_table, show_tags, show_version
 from rollmill.flows.task_runs import unvisited
+from rollmill.flows.terminal import go_on_unread
 from rollmill.storage.plan import Plan
 from rollmill.storage.version import DatasetVersion
 from rollmill.tasks.figures import total
@@ -43,6 +44,7 @@ def rollout(job: RolloutJob, share: Share | None = None) -> RunReport | None:
     scored; all that is finished is kept. With a `share`, which a fleet's parent gives, only its shards are made, and
     nothing is published or returned.
     """
+    go_on_unread()
     if share is None:
         return roll_out(check_job(job))
     make_share(check_job(job), share)
