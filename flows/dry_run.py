@@ -11,9 +11,9 @@ from rollmill.flows.preflight import CheckedJob, check_job
 from rollmill.flows.rejection_sampling_check import check_place
 from rollmill.flows.rejection_sampling_job import RejectionSamplingJob
 from rollmill.storage.plan import ShardRange
-from rollmill.tasks.planning import SpooledPrompts, cut, spooled
-from rollmill.tasks.prompts.prompt import prompts_from_table
+from rollmill.tasks.planning import cut
 from rollmill.tasks.prompts.reading import read_prompts
+from rollmill.tasks.prompts.rendering import RenderedPrompt
 from rollmill.tasks.scoring import score_stage
 from rollmill.tasks.shards import GENERATE_STAGE
 
@@ -60,8 +60,29 @@ def look_ahead(job: RolloutJob) -> Outlook:
     """Check a job and say what running it would do. Raises InputError as the run would."""
     training_set = _training_set(job) if isinstance(job, RejectionSamplingJob) else None
     checked = check_job(job, writes=False, secrets=load_secret_alone)
-    with spooled(read_prompts(job.prompts)) as prompts:
-        return _outlook(checked, prompts, training_set)
+    return _outlook(checked, _look_through(checked), training_set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dataset:
+    """What is said of a prompt dataset: how many prompts it has, how many are unusable, and the first that is not."""
+
+    num_prompts: int
+    num_unusable: int
+    shown: RenderedPrompt
+
+
+def _look_through(checked: CheckedJob) -> _Dataset:
+    """Read the dataset to its end, and keep none of it."""
+    num_prompts = num_unusable = 0
+    shown: RenderedPrompt | None = None
+    for prompt in read_prompts(checked.job.prompts):
+        num_prompts += 1
+        num_unusable += prompt.error is not None
+        if shown is None or shown.error is not None:
+            shown = checked.renderer.render(prompt)
+    assert shown is not None  # a dataset without a usable prompt was refused
+    return _Dataset(num_prompts, num_unusable, shown)
 
 
 def _training_set(job: RejectionSamplingJob) -> str:
@@ -69,12 +90,10 @@ def _training_set(job: RejectionSamplingJob) -> str:
     return f"{job.export.format} records of {of} in {check_place(job).url}"
 
 
-def _outlook(checked: CheckedJob, prompts: SpooledPrompts, training_set: str | None) -> Outlook:
+def _outlook(checked: CheckedJob, prompts: _Dataset, training_set: str | None) -> Outlook:
     job = checked.job
     stored = checked.run.load_plan()
     shards = stored.shards if stored else cut(prompts.num_prompts, job.shards.prompts_per_shard)
-    rendered = (checked.renderer.render(prompt) for prompt in prompts_from_table(prompts.table))
-    shown = next(prompt for prompt in rendered if prompt.error is None)
     num_rows = prompts.num_prompts * job.sampling.group_size
     return Outlook(
         run_id=checked.run.run_id,
@@ -86,9 +105,9 @@ def _outlook(checked: CheckedJob, prompts: SpooledPrompts, training_set: str | N
         max_new_tokens=num_rows * job.sampling.max_tokens,
         num_shards_generated=_num_finished(checked, GENERATE_STAGE, shards if stored else ()),
         num_shards_scored=_num_finished(checked, score_stage(checked.scorer), shards if stored else ()),
-        prompt_id=shown.prompt_id,
-        prompt_text=shown.text,
-        num_prompt_tokens=len(shown.input_ids),
+        prompt_id=prompts.shown.prompt_id,
+        prompt_text=prompts.shown.text,
+        num_prompt_tokens=len(prompts.shown.input_ids),
         training_set=training_set,
     )
 

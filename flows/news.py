@@ -22,6 +22,7 @@ from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RET
 
 from rollmill.storage.version import DatasetVersion
 from rollmill.tasks.figures import Figures
+from rollmill.tasks.usage import Usage
 
 PUBLISHED = "rollmill.version.published"
 """The event of a version that readers see from now on."""
@@ -34,7 +35,7 @@ _NOT_IN_ASSET_KEYS = re.compile(r"[\s\0#?&%\"'<>\[\]{}|\\^`]")
 _MAX_ASSET_KEY = 512
 
 
-def tell_published(version: DatasetVersion, figures: Figures, since: datetime) -> None:
+def tell_published(version: DatasetVersion, figures: Figures, used: Usage, since: datetime) -> None:
     """Emit the event of a version, and that its store was materialised, unless Prefect knows of it.
 
     `since` is when the publish began: a version that was there before is told of only if its event never arrived,
@@ -43,7 +44,7 @@ def tell_published(version: DatasetVersion, figures: Figures, since: datetime) -
     event_id = event_id_of(version)
     if not _is_news(datetime.fromisoformat(version.created_at), since, event_id):
         return
-    payload = payload_of(version, figures)
+    payload = payload_of(version, figures, used)
     emit_event(PUBLISHED, resource_of(version), payload=payload, id=event_id)
     asset = AssetContext.asset_as_resource(asset_of(version))
     emit_event(_MATERIALIZED, asset, payload=payload, id=uuid5(event_id, "asset"))
@@ -67,8 +68,11 @@ def resource_of(version: DatasetVersion) -> dict[str, str]:
     }
 
 
-def payload_of(version: DatasetVersion, figures: Figures) -> dict[str, Any]:
-    """Return the version's figures as JSON values; `complete` is false while more of the run is to come."""
+def payload_of(version: DatasetVersion, figures: Figures, used: Usage) -> dict[str, Any]:
+    """Return the version's figures as JSON values; `complete` is false while more of the run is to come.
+
+    What generating took is null then, and for answers that were scored again.
+    """
     return {
         "store": version.objects.url,
         "version": version.number,
@@ -81,6 +85,8 @@ def payload_of(version: DatasetVersion, figures: Figures) -> dict[str, Any]:
         "mean_reward": figures.mean_reward,
         "failed_rows": figures.failed,
         "unscored_rows": figures.unscored,
+        "response_tokens": figures.response_tokens,
+        **used.to_json(),
     }
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.preflight import CheckedJob
 from rollmill.storage.plan import Plan
 from rollmill.tasks.generation.policies import policy_fingerprint
-from rollmill.tasks.planning import SpooledPrompts, cut, identity_of, spooled, store_prompts
+from rollmill.tasks.planning import cut, identity_of
 from rollmill.tasks.prompts.reading import read_prompts
+from rollmill.tasks.prompts.spool import SpooledPrompts
 
 
-def plan_run(checked: CheckedJob) -> Plan:
-    """Read the prompts once, open the run's plan, and keep the prompts of every shard with the run.
+def plan_run(checked: CheckedJob) -> tuple[Plan, SpooledPrompts]:
+    """Read the prompts once, and open the run's plan; the prompts are the caller's to close.
 
     Raises PlanMismatchError, naming the fields, when another job already has this run id.
     """
-    with spooled(read_prompts(checked.job.prompts)) as prompts:
+    with ExitStack() as opened:
+        prompts = opened.enter_context(SpooledPrompts(read_prompts(checked.job.prompts)))
         plan = checked.run.open_plan(wanted_plan(checked, prompts))
-        store_prompts(checked.run, plan, prompts)
-    return plan
+        opened.pop_all()
+    return plan, prompts
 
 
 def wanted_plan(checked: CheckedJob, prompts: SpooledPrompts) -> Plan:

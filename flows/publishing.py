@@ -23,13 +23,14 @@ from rollmill.storage.publish import publish_run, published_entry
 from rollmill.storage.version import DatasetVersion
 from rollmill.tasks.figures import Figures, total
 from rollmill.tasks.scoring import score_stage
+from rollmill.tasks.usage import Usage
 
 
 @task(name="publish", task_run_name="publish", retries=3, retry_delay_seconds=RETRY_DELAYS, cache_policy=NO_CACHE,
       persist_result=False)  # fmt: skip
-def publish_task(checked: CheckedJob, plan: Plan, figures: Figures) -> DatasetVersion:
+def publish_task(checked: CheckedJob, plan: Plan, figures: Figures, used: Usage) -> DatasetVersion:
     """Prove the ledger of the run, append it to the store's log, and tell Prefect of it."""
-    return _publish(checked, plan, figures, None)
+    return _publish(checked, plan, figures, None, used)
 
 
 @task(name="publish-part", task_run_name="{name}", retries=3, retry_delay_seconds=RETRY_DELAYS, cache_policy=NO_CACHE,
@@ -42,14 +43,16 @@ def publish_part_task(
     shards: Sequence[int],
 ) -> int:
     """Prove the ledger of shards that are not published yet, append a version that has them, and return its number."""
-    version = _publish(checked, plan, figures, shards)
+    version = _publish(checked, plan, figures, shards, Usage())
     get_run_logger().info(
         "published version %d with %d of %d shards", version.number, len(version.files), len(plan.shards)
     )
     return version.number
 
 
-def _publish(checked: CheckedJob, plan: Plan, figures: Figures, shards: Sequence[int] | None) -> DatasetVersion:
+def _publish(
+    checked: CheckedJob, plan: Plan, figures: Figures, shards: Sequence[int] | None, used: Usage
+) -> DatasetVersion:
     began, stage = datetime.now(UTC), score_stage(checked.scorer)
     version = publish_run(
         checked.run.objects,
@@ -61,7 +64,7 @@ def _publish(checked: CheckedJob, plan: Plan, figures: Figures, shards: Sequence
     if figures.rows != version.num_rows:  # another start of this run has published more of it
         markers = checked.run.markers(stage, [file.shard for file in version.files])
         figures = total(marker.stats for marker in markers.values())
-    tell_published(version, figures, began)
+    tell_published(version, figures, used, began)
     return version
 
 

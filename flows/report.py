@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 
 from rollmill.storage.runs import RunStore
 from rollmill.storage.version import DatasetVersion
-from rollmill.tasks.figures import PASS_REWARD, Figures, total
+from rollmill.tasks.figures import PASS_REWARD, Figures, shown, total
 from rollmill.tasks.generation.types import FINISH_STOP
 from rollmill.tasks.rewards.reasons import commonest
 from rollmill.tasks.shards import ShardRef
+from rollmill.tasks.usage import Usage
 
 PASS_AT = (1, 8)
 """The k of the reported pass@k."""
@@ -38,7 +39,8 @@ class RunReport:
     """A finished run and the dataset version that it became.
 
     `new_rows`, `new_tokens` and `seconds` are of this start of the run alone: a start that finds everything done has
-    none. `samples` are an answer that passes and one that does not, as far as the run has them.
+    none. `usage` is of all the run's shards, whoever made them. `samples` are an answer that passes and one that does
+    not, as far as the run has them.
     """
 
     run_id: str
@@ -47,31 +49,28 @@ class RunReport:
     policy_version: int
     num_shards: int
     figures: Figures
+    usage: Usage
     new_rows: int
     new_tokens: int
     seconds: float
     samples: tuple[Sample, ...]
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Sampled tokens a second while this start generated; None when it generated nothing."""
-        return self.new_tokens / self.seconds if self.new_tokens and self.seconds > 0 else None
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
         values = asdict(self)
         values["figures"]["passes"] = [[n, c, times] for (n, c), times in sorted(self.figures.passes.items())]
         values["figures"]["pass_at"] = {str(k): self.figures.pass_at(k) for k in PASS_AT}
-        return {**values, "tokens_per_second": self.tokens_per_second}
+        del values["usage"]
+        return {**values, **self.usage.to_json()}
 
     def lines(self) -> list[tuple[str, str]]:
         """Return (name, value) pairs of what people look at first."""
         figures = self.figures
-        speed = "nothing was left to generate" if self.tokens_per_second is None else f"{self.tokens_per_second:.0f}"
         return [
             ("rows", f"{figures.rows} in {figures.groups} groups, {self.num_shards} shards"),
             ("tokens", f"{figures.response_tokens:,}, {_mean_tokens(figures):.1f} an answer"),
-            ("tokens/s", speed),
+            ("tokens/s", self._speed()),
+            *((name, f"{shown(value)}, {remark}") for name, value, remark in self.usage.devices()),
             ("mean reward", _number(figures.mean_reward)),
             *((f"pass@{k}", _number(figures.pass_at(k))) for k in PASS_AT),
             ("failed rows", f"{figures.failed} not answered, {figures.unscored} not scored"),
@@ -94,6 +93,12 @@ class RunReport:
         page = f"All of it as a page, with charts and every prompt's answers:\n\n```\n{self._page_command()}\n```"
         return f"# {self.run_id}\n\n| | |\n|---|---|\n{rows}\n\n{page}\n\n{samples}\n"
 
+    def _speed(self) -> str:
+        if self.usage.tokens_per_second is None:
+            return "not known: the shards' markers do not say"
+        done_before = "" if self.new_tokens else ", before: nothing was left to generate"
+        return f"{self.usage.tokens_per_second:,.0f} over {self.usage.seconds:,.0f} s{done_before}"
+
     def _next_steps(self) -> str:
         return (
             f"  rollmill show {self.store}      the rows, as a table and samples\n"
@@ -111,6 +116,7 @@ def build_report(
     version: DatasetVersion,
     shards: Sequence[ShardRef],
     *,
+    usage: Usage,
     new_rows: int,
     new_tokens: int,
     seconds: float,
@@ -123,6 +129,7 @@ def build_report(
         policy_version=version.policy_version,
         num_shards=len(shards),
         figures=total(shard.stats for shard in shards),
+        usage=usage,
         new_rows=new_rows,
         new_tokens=new_tokens,
         seconds=seconds,

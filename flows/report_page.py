@@ -40,7 +40,7 @@ def make_page(job: RolloutJob, version: DatasetVersion) -> None:
       cache_policy=NO_CACHE, persist_result=False)  # fmt: skip
 def page_task(job: RolloutJob, version: DatasetVersion) -> tuple[str, list[Card]]:
     """Write the page of a version, and return its address and its headline numbers."""
-    made = build_report(version, max_answers=job.report.max_answers)
+    made = build_report(version, max_answers=job.report.max_answers, price=job.engine.price_per_device_hour)
     return write_page(_address(job, version.number), made.html.encode()), list(made.cards)
 
 

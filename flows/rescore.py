@@ -28,6 +28,7 @@ from rollmill.storage.version import DatasetVersion
 from rollmill.tasks.figures import Figures, total
 from rollmill.tasks.scoring import failed_shards
 from rollmill.tasks.shards import ShardRef, reference
+from rollmill.tasks.usage import Usage
 
 _SHARDS_AT_ONCE = 4
 
@@ -61,7 +62,7 @@ def publish_rescored_task(checked: CheckedRescore, figures: Figures) -> DatasetV
         policy_version=entry.policy_version,
         shards=None if entry.complete else [file.shard for file in entry.files],
     )
-    tell_published(version, figures, began)
+    tell_published(version, figures, Usage(), began)
     return version
 
 

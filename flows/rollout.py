@@ -25,7 +25,10 @@ from rollmill.flows.terminal import go_on_unread
 from rollmill.storage.plan import Plan
 from rollmill.storage.version import DatasetVersion
 from rollmill.tasks.figures import total
+from rollmill.tasks.planning import ShardPrompts
+from rollmill.tasks.prompts.spool import SpooledPrompts
 from rollmill.tasks.shards import ShardRef
+from rollmill.tasks.usage import Usage, usage_of_run
 
 
 def _name_of_this_run() -> str:
@@ -55,21 +58,26 @@ def roll_out(checked: CheckedJob) -> RunReport:
     """Do what `rollout` does, within the flow run in progress, for a job that is checked."""
     job = checked.job
     show_tags(job.policy.model, job.policy.version, job.prompts.source)
-    plan = plan_task(unvisited(checked))
-    work = remaining_work(checked, plan)
-    with progress_of(work) as progress:
-        if job.fleet.size > 1:
-            settled = run_fleet(checked, plan, work, progress)
-            work = remaining_work(checked, plan, settled=settled)
-        shards = make_shards(checked, plan, work, progress)
-    version = publish_task(unvisited(checked), unvisited(plan), unvisited(total(shard.stats for shard in shards)))
-    result = report(checked, version, shards, progress)
+    plan, dataset = plan_task(unvisited(checked))
+    with dataset:
+        prompts = ShardPrompts(checked.run, dataset)
+        work = remaining_work(checked, plan)
+        prompts.keep(shard for shard in plan.shards if shard.index not in work.to_generate)
+        with progress_of(work) as progress:
+            if job.fleet.size > 1:
+                settled = run_fleet(checked, plan, work, progress)
+                work = remaining_work(checked, plan, settled=settled)
+            shards = make_shards(checked, plan, prompts, work, progress)
+    used = usage_of_run(checked.run, [shard.index for shard in shards], job.engine.price_per_device_hour)
+    figures = total(shard.stats for shard in shards)
+    version = publish_task(unvisited(checked), unvisited(plan), unvisited(figures), unvisited(used))
+    result = report(checked, version, shards, used, progress)
     make_page(job, version)
     return result
 
 
 @task(name="plan", task_run_name="plan", cache_policy=NO_CACHE, persist_result=False)
-def plan_task(checked: CheckedJob) -> Plan:
+def plan_task(checked: CheckedJob) -> tuple[Plan, SpooledPrompts]:
     """Read the prompts and open the run's plan."""
     return plan_run(checked)
 
@@ -79,13 +87,18 @@ def make_share(checked: CheckedJob, share: Share) -> None:
     job = checked.job
     show_tags(job.policy.model, job.policy.version, job.prompts.source)
     checked = replace(checked, job=job.model_copy(update={"publish": PublishConfig()}))
-    plan = plan_task(unvisited(checked))
+    plan, dataset = plan_task(unvisited(checked))
+    with dataset:
+        _make_share(checked, plan, ShardPrompts(checked.run, dataset), share)
+
+
+def _make_share(checked: CheckedJob, plan: Plan, prompts: ShardPrompts, share: Share) -> None:
     absent = set(share.shards).difference(shard.index for shard in plan.shards)
     if absent:
         raise JobError(f"share.shards: run {plan.run_id} has {len(plan.shards)} shards, and no {min(absent)}")
     work = remaining_work(checked, plan, only=frozenset(share.shards))
     with progress_of(work) as progress:
-        made = make_shards(checked, plan, work, progress)
+        made = make_shards(checked, plan, prompts, work, progress)
     show_table("rollout-shards", shard_table(made), f"Shards of share {share.index} of {plan.run_id}")
 
 
@@ -99,12 +112,15 @@ def progress_of(work: RemainingWork) -> Progress:
     )
 
 
-def report(checked: CheckedJob, version: DatasetVersion, shards: Sequence[ShardRef], progress: Progress) -> RunReport:
+def report(
+    checked: CheckedJob, version: DatasetVersion, shards: Sequence[ShardRef], used: Usage, progress: Progress
+) -> RunReport:
     """Build the report and keep it, the shard table and a link to the version as artifacts of the flow run."""
     result = build_report(
         checked.run,
         version,
         shards,
+        usage=used,
         new_rows=progress.num_rows,
         new_tokens=progress.num_tokens,
         seconds=progress.seconds,

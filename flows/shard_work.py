@@ -21,6 +21,7 @@ from rollmill.flows.publishing import publishing_as_it_goes
 from rollmill.flows.task_runs import MAX_TASK_RUNS, RETRY_DELAYS, unvisited
 from rollmill.storage.plan import Plan, ShardRange
 from rollmill.tasks.generation.engine import Engines, start_engines, works_at_once
+from rollmill.tasks.planning import ShardPrompts
 from rollmill.tasks.rewards.stored import rewards_to_text
 from rollmill.tasks.scoring import REWARDS, Scoring, failed_shards, score_shard, score_stage
 from rollmill.tasks.shards import GENERATE_STAGE, Generation, ShardRef, generate_shard, reference
@@ -126,7 +127,9 @@ def shards_in_flight(job: RolloutJob, num_engines: int) -> int:
     return min(num_engines * works_at_once(job.engine.max_batch_size, rows_per_shard), MAX_SHARDS_IN_FLIGHT)
 
 
-def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: Progress) -> list[ShardRef]:
+def make_shards(
+    checked: CheckedJob, plan: Plan, prompts: ShardPrompts, work: RemainingWork, progress: Progress
+) -> list[ShardRef]:
     """Generate and score what is missing, and return all shards in order.
 
     The next shards are generated while the last are scored. Other shards finish before a failure is raised: an
@@ -140,8 +143,9 @@ def make_shards(checked: CheckedJob, plan: Plan, work: RemainingWork, progress: 
     slots = engine_slots(job.engine.concurrency_limit if work.to_generate else None, engines.num_engines)
     already = [shard.index for shard in work.finished]
     with slots, threads, engines, publishing_as_it_goes(checked, plan, already, failed, gate) as publish:
+        generation = _generation(checked, plan, prompts, engines)
         try:
-            outcome = gather(_submit(checked, plan, work, progress, gate, failed, threads, engines), gate, publish)
+            outcome = gather(_submit(checked, generation, work, progress, gate, failed, threads), gate, publish)
         except BaseException:
             gate.close()
             raise
@@ -158,17 +162,15 @@ def _log_of_this_run() -> Callable[[int, str], None]:
 
 def _submit(
     checked: CheckedJob,
-    plan: Plan,
+    generation: Generation,
     work: RemainingWork,
     progress: Progress,
     gate: Gate,
     failed: FailedRewards,
     threads: ThreadPoolTaskRunner[list[ShardRef]],
-    engines: Engines,
 ) -> list[Pair]:
     """Submit every batch: generate, then score. Threads take them in order, so a batch is scored before many others
     begin, and half of the threads suffice to keep the engines busy while the other half score or wait to."""
-    generation = _generation(checked, plan, engines)
     scoring = _scoring(checked, work)
     generate = generate_task.with_options(retry_condition_fn=gate.may_retry)
     score = score_task.with_options(retry_condition_fn=gate.may_retry)
@@ -191,13 +193,14 @@ def _submit(
     return pairs
 
 
-def _generation(checked: CheckedJob, plan: Plan, engines: Engines) -> Generation:
+def _generation(checked: CheckedJob, plan: Plan, prompts: ShardPrompts, engines: Engines) -> Generation:
     return Generation(
         run=checked.run,
         policy=checked.job.policy,
         sampling=checked.job.sampling,
         tokenizer=checked.tokenizer,
         renderer=checked.renderer,
+        prompts=prompts,
         engines=engines,
         identity=plan.identity,
     )

@@ -108,6 +108,17 @@ def total(shards: Iterable[Mapping[str, Any]]) -> Figures:
     )
 
 
+def shown(value: float | int | None) -> str:
+    """Return a number as people read it."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if 0 < abs(value) < 0.001:
+        return f"{value:.1g}"
+    return f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
 def _passes(table: pa.Table) -> Counter[tuple[int, int]]:
     rewards: dict[str, list[float]] = {}
     for prompt_id, reward in zip(table["prompt_id"].to_pylist(), table["reward"].to_pylist(), strict=True):

@@ -1,57 +1,25 @@
-"""From a prompt dataset to a stored plan: the source is read once, and every shard's prompts are kept with the run."""
+"""From a prompt dataset to a plan: how it is cut, what identifies the run, and the prompts of each shard."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from rollmill.storage.concurrency import at_once
 from rollmill.storage.ledger import PROMPTS_STAGE
-from rollmill.storage.plan import Plan, ShardRange
+from rollmill.storage.parquet import read_committed
+from rollmill.storage.plan import ShardRange
 from rollmill.storage.runs import RunStore
 from rollmill.storage.schema import PROMPT_SCHEMA
 from rollmill.tasks.generation.backend import TORCH
 from rollmill.tasks.generation.config import PolicyConfig, SamplingConfig
 from rollmill.tasks.prompts.config import PromptsConfig
-from rollmill.tasks.prompts.prompt import Prompt, prompts_to_table
+from rollmill.tasks.prompts.prompt import Prompt, prompts_from_table
 from rollmill.tasks.prompts.rendering import RenderingFingerprint
-
-_PROMPTS_AT_ONCE = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpooledPrompts:
-    """A prompt dataset that was read once: a table of PROMPT_SCHEMA in a mapped file, and a sha256 of its content."""
-
-    table: pa.Table
-    fingerprint: str
-
-    @property
-    def num_prompts(self) -> int:
-        return int(self.table.num_rows)
-
-    @property
-    def num_unusable(self) -> int:
-        """Prompts that become error rows because the dataset's row could not be used."""
-        return int(self.table.num_rows - self.table["error"].null_count)
-
-
-@contextlib.contextmanager
-def spooled(prompts: Iterable[Prompt]) -> Iterator[SpooledPrompts]:
-    """Read `prompts` to their end into a temporary file, in bounded memory; the table lasts as long as the block."""
-    with tempfile.TemporaryDirectory(prefix="rollmill-prompts-") as folder:
-        path = Path(folder) / "prompts.arrow"
-        fingerprint = _spool(iter(prompts), path)
-        with pa.memory_map(str(path)) as source:
-            yield SpooledPrompts(table=pa.ipc.open_file(source).read_all(), fingerprint=fingerprint)
+from rollmill.tasks.prompts.spool import SpooledPrompts
 
 
 def cut(num_prompts: int, prompts_per_shard: int) -> tuple[ShardRange, ...]:
@@ -95,32 +63,29 @@ def _not_asked_for(sampling: SamplingConfig) -> set[str]:
     return {name for name in ("kept_token_ids", "full_logprobs") if not getattr(sampling, name)}
 
 
-def store_prompts(run: RunStore, plan: Plan, prompts: SpooledPrompts) -> None:
-    """Keep the prompts of every shard of an opened plan, as stage `prompts` of the run.
+@dataclass(frozen=True, slots=True)
+class ShardPrompts:
+    """The prompts of a run's shards, each kept with the run, as stage `prompts`, when it is first asked for.
 
-    The plan's identity holds the prompts' fingerprint, so whoever else stores them stores the same.
+    The plan's identity holds the prompts' fingerprint, so whoever else keeps them keeps the same.
     """
-    kept = run.finished(PROMPTS_STAGE, [shard.index for shard in plan.shards])
 
-    def keep(shard: ShardRange) -> None:
-        run.write_shard(
-            PROMPTS_STAGE,
-            shard.index,
-            prompts.table.slice(shard.start, shard.num_prompts),
-            schema=PROMPT_SCHEMA,
-            file_metadata={},
-            stats={},
-        )
+    run: RunStore
+    dataset: SpooledPrompts
 
-    at_once(keep, [shard for shard in plan.shards if shard.index not in kept])
+    def of(self, shard: ShardRange) -> list[Prompt]:
+        """Return a shard's prompts. Raises CorruptDataError when what is kept of them was changed."""
+        kept = self.run.finished(PROMPTS_STAGE, [shard.index]).get(shard.index)
+        table = self._keep(shard) if kept is None else read_committed(self.run.objects, kept)
+        return list(prompts_from_table(table))
 
+    def keep(self, shards: Iterable[ShardRange]) -> None:
+        """Keep the prompts of these shards, where they are not kept yet."""
+        wanted = {shard.index: shard for shard in shards}
+        kept = self.run.finished(PROMPTS_STAGE, wanted)
+        at_once(self._keep, [shard for index, shard in wanted.items() if index not in kept])
 
-def _spool(prompts: Iterator[Prompt], path: Path) -> str:
-    digest = hashlib.sha256()
-    with pa.ipc.new_file(str(path), PROMPT_SCHEMA) as sink:
-        while chunk := list(islice(prompts, _PROMPTS_AT_ONCE)):
-            table = prompts_to_table(chunk)
-            sink.write_table(table)
-            for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-                digest.update(repr(row).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    def _keep(self, shard: ShardRange) -> pa.Table:
+        table = self.dataset.table(shard.start, shard.stop)
+        self.run.write_shard(PROMPTS_STAGE, shard.index, table, schema=PROMPT_SCHEMA, file_metadata={}, stats={})
+        return table

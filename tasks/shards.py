@@ -13,7 +13,6 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from rollmill.storage.ledger import GENERATE_STAGE as GENERATE_STAGE
-from rollmill.storage.ledger import PROMPTS_STAGE
 from rollmill.storage.plan import ShardRange
 from rollmill.storage.runs import RunStore, ShardMarker
 from rollmill.storage.schema import RESPONSE_SCHEMA, REWARD_PENDING
@@ -28,8 +27,10 @@ from rollmill.tasks.generation.types import (
     Completion,
     PromptGroup,
 )
-from rollmill.tasks.prompts.prompt import Prompt, prompts_from_table, to_json
+from rollmill.tasks.planning import ShardPrompts
+from rollmill.tasks.prompts.prompt import Prompt, to_json
 from rollmill.tasks.prompts.rendering import PromptRenderer, RenderedPrompt
+from rollmill.tasks.usage import device_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,7 @@ class Generation:
     sampling: SamplingConfig
     tokenizer: PreTrainedTokenizerBase
     renderer: PromptRenderer
+    prompts: ShardPrompts
     engines: Engines
     identity: dict[str, Any]
 
@@ -71,9 +73,9 @@ def generate_shard(work: Generation, shard: ShardRange, on_progress: ProgressCal
     done = work.run.finished(GENERATE_STAGE, [shard.index]).get(shard.index)
     if done is None:
         begin = time.monotonic()
-        prompts = list(prompts_from_table(work.run.read_shard(PROMPTS_STAGE, shard.index)))
+        prompts = work.prompts.of(shard)
         rendered = [work.renderer.render(prompt) for prompt in prompts]
-        answers = _answer(work, rendered, on_progress)
+        answers, used = _answer(work, rendered, on_progress)
         table = _to_table(work, prompts, rendered, answers)
         done = work.run.write_shard(
             GENERATE_STAGE,
@@ -81,7 +83,7 @@ def generate_shard(work: Generation, shard: ShardRange, on_progress: ProgressCal
             table,
             schema=RESPONSE_SCHEMA,
             file_metadata=work.file_metadata,
-            stats={**answer_stats(table), **_span(begin)},
+            stats={**answer_stats(table), **_span(begin), **used},
         )
     return reference(GENERATE_STAGE, done)
 
@@ -96,12 +98,14 @@ def _span(begin: float) -> dict[str, Any]:
 
 def _answer(
     work: Generation, rendered: Sequence[RenderedPrompt], on_progress: ProgressCallback | None
-) -> dict[str, list[Completion]]:
+) -> tuple[dict[str, list[Completion]], dict[str, float]]:
+    """Return the answers by prompt id, and the device-seconds that they took."""
     groups = [_group(work.sampling, prompt) for prompt in rendered if prompt.error is None]
     if not groups:
-        return {}
-    finished = work.engines.generate(groups, on_progress)
-    return {group.key: answer.completions for group, answer in zip(groups, finished, strict=True)}
+        return {}, device_seconds(0.0, "cpu")
+    done = work.engines.answer(groups, on_progress)
+    answers = {group.key: answer.completions for group, answer in zip(groups, done.groups, strict=True)}
+    return answers, device_seconds(done.seconds, done.device, done.gpu_share)
 
 
 def _group(sampling: SamplingConfig, prompt: RenderedPrompt) -> PromptGroup:

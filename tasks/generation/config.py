@@ -80,7 +80,7 @@ class SamplingConfig(BaseModel):
 
 
 class EngineConfig(BaseModel):
-    """What the policy runs on. But for `backend`, these fields tune speed and memory, never the answers."""
+    """What the policy runs on. But for `backend`, none of these fields changes an answer."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -113,6 +113,13 @@ class EngineConfig(BaseModel):
     )
     seconds_per_shard: float = Field(
         default=3600.0, gt=0, description="An engine that has not answered for a shard by then is killed and retried."
+    )
+    price_per_device_hour: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="What an hour of a device costs, in any currency: of a GPU, or of one engine on CPUs. The report "
+        "then says what the run's answers cost.",
     )
 
     @model_validator(mode="after")

@@ -20,6 +20,7 @@ from typing import Protocol
 from rollmill.errors import EngineDiedError
 from rollmill.tasks.generation.config import EngineConfig, PolicyConfig
 from rollmill.tasks.generation.engine_client import EngineClient, EngineLink, LogCallback, ProgressCallback
+from rollmill.tasks.generation.engine_messages import Done
 from rollmill.tasks.generation.runner_config import LOCAL, LocalRunner, RayRunner
 from rollmill.tasks.generation.runners import engine_places
 from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
@@ -101,7 +102,11 @@ class Engines:
     def generate(
         self, groups: Sequence[PromptGroup], on_progress: ProgressCallback | None = None
     ) -> list[FinishedGroup]:
-        """Answer `groups` on the engine with the least work, and return the answers in the same order.
+        """Do what `answer` does, and return the answers alone."""
+        return list(self.answer(groups, on_progress).groups)
+
+    def answer(self, groups: Sequence[PromptGroup], on_progress: ProgressCallback | None = None) -> Done:
+        """Answer `groups` on the engine with the least work; return the answers in the same order, and what they took.
 
         An engine whose batch is full, with work to follow, is given no more; the call then waits, for this engine or
         another. Raises EngineDiedError when the engine ends or does not answer in time (then it is killed), PolicyError
@@ -109,7 +114,7 @@ class Engines:
         """
         engine, answer = self._submit(tuple(groups), on_progress)
         try:
-            return list(answer.result(timeout=self._seconds_per_work))
+            return answer.result(timeout=self._seconds_per_work)
         except FutureTimeoutError:
             engine.kill()
             raise EngineDiedError(
@@ -129,7 +134,7 @@ class Engines:
 
     def _submit(
         self, groups: tuple[PromptGroup, ...], on_progress: ProgressCallback | None
-    ) -> tuple[EngineClient, Future[tuple[FinishedGroup, ...]]]:
+    ) -> tuple[EngineClient, Future[Done]]:
         rows = sum(len(group.seeds) for group in groups)
         with self._changed:
             self._start_missing()

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from rollmill.errors import EngineDiedError, PolicyError
 from rollmill.tasks.generation.engine_messages import Done, Failed, LogLine, Message, Progress, Work
-from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
+from rollmill.tasks.generation.types import PromptGroup
 
 ProgressCallback = Callable[[int, int], None]
 """Called with (rows finished, tokens sampled) since the last call, from the engine's own thread."""
@@ -72,7 +72,7 @@ class EngineClient:
         self._was_killed = False
         self._ending = ""
         self._work_ids = itertools.count()
-        self._pending: dict[int, tuple[Work, Future[tuple[FinishedGroup, ...]]]] = {}
+        self._pending: dict[int, tuple[Work, Future[Done]]] = {}
         self._listeners: dict[int, ProgressCallback] = {}
         self._failure: Failed | None = None
         self._lock = threading.Lock()
@@ -106,11 +106,9 @@ class EngineClient:
         with self._lock:
             return sum(len(work.groups) for work, _ in self._pending.values())
 
-    def submit(
-        self, groups: tuple[PromptGroup, ...], on_progress: ProgressCallback | None
-    ) -> Future[tuple[FinishedGroup, ...]]:
+    def submit(self, groups: tuple[PromptGroup, ...], on_progress: ProgressCallback | None) -> Future[Done]:
         """Send work; the future gets the answers, or EngineDiedError."""
-        answer: Future[tuple[FinishedGroup, ...]] = Future()
+        answer: Future[Done] = Future()
         work = Work(work_id=next(self._work_ids), groups=groups)
         with self._lock:
             if self.is_dead:
@@ -173,7 +171,7 @@ class EngineClient:
             self._listeners.pop(done.work_id, None)
             pending = self._pending.pop(done.work_id, None)
         if pending is not None:  # else the engine was killed with this on its way
-            pending[1].set_result(done.groups)
+            pending[1].set_result(done)
 
     def _end(self) -> None:
         with self._lock:

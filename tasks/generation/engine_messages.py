@@ -12,13 +12,14 @@ from rollmill.tasks.generation.types import FinishedGroup, PromptGroup
 class EngineSpec:
     """All that an engine needs to know to load its policy.
 
-    `device` is a torch device, or auto, cpu or cuda for an engine that learns only in its place what there is. With a
-    `fingerprint`, the policy's files must have it.
+    `device` is a torch device, or auto, cpu or cuda for an engine that learns only in its place what there is. Of a
+    GPU, the engine has the part `gpu_share`. With a `fingerprint`, the policy's files must have it.
     """
 
     model: str
     dtype: str
     device: str
+    gpu_share: float
     num_threads: int
     max_batch_size: int
     max_seq_len: int | None
@@ -55,10 +56,17 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Engine to parent: the answers to one `Work`, in the order of its groups."""
+    """Engine to parent: the answers to one `Work`, in the order of its groups.
+
+    `seconds` is its part of the time in which the engine sampled: works that were in progress at once share it. They
+    were seconds of the torch device `device`, of which the engine has `gpu_share` where that is a GPU.
+    """
 
     work_id: int
     groups: tuple[FinishedGroup, ...]
+    seconds: float
+    device: str
+    gpu_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,9 +48,10 @@ class _LogSender(logging.Handler):
 
 @dataclass(slots=True)
 class _Pending:
-    """One `Work` that is being answered, and the answers by place."""
+    """One `Work` that is being answered, the answers by place, and its part of the time in which the engine sampled."""
 
     groups: tuple[PromptGroup, ...]
+    seconds: float = 0.0
     finished: dict[int, FinishedGroup] = field(default_factory=dict)
 
 
@@ -80,7 +81,10 @@ class _Server:
         """Answer work for ever."""
         while True:
             self._take_work()
-            for group in self._step():
+            begin = time.monotonic()
+            finished = self._step()
+            self._share_out(time.monotonic() - begin)
+            for group in finished:
                 self._finish(group)
             self._report()
 
@@ -118,6 +122,11 @@ class _Server:
             self._submit(work.work_id, range(len(work.groups)))
             self._answer_if_done(work.work_id)
 
+    def _share_out(self, seconds: float) -> None:
+        """Count a step's time for the works in progress, in equal parts."""
+        for pending in self._pending.values():
+            pending.seconds += seconds / len(self._pending)
+
     def _finish(self, group: FinishedGroup) -> None:
         work_id, place = map(int, group.key.split("/"))
         pending = self._pending[work_id]
@@ -130,7 +139,15 @@ class _Server:
             return
         del self._pending[work_id]
         self._report(now=True)
-        self._send(Done(work_id=work_id, groups=tuple(pending.finished[place] for place in range(len(pending.groups)))))
+        self._send(
+            Done(
+                work_id=work_id,
+                groups=tuple(pending.finished[place] for place in range(len(pending.groups))),
+                seconds=pending.seconds,
+                device=self._spec.device,
+                gpu_share=self._spec.gpu_share,
+            )
+        )
 
     def _report(self, now: bool = False) -> None:
         seconds = time.monotonic()

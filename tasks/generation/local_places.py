@@ -37,6 +37,7 @@ def engine_spec(policy: PolicyConfig, engine: EngineConfig, device: str, num_thr
         model=policy.model,
         dtype=policy.dtype,
         device=device,
+        gpu_share=1.0,
         num_threads=num_threads,
         max_batch_size=engine.max_batch_size,
         max_seq_len=engine.max_seq_len,

@@ -20,7 +20,12 @@ class RayPlaces:
 
     def __init__(self, policy: PolicyConfig, engine: EngineConfig, runner: RayRunner) -> None:
         spec = engine_spec(policy, engine, engine.devices, max(1, int(runner.num_cpus)))
-        self._spec = replace(spec, model=_anywhere(policy.model), fingerprint=policy_fingerprint(policy.model))
+        self._spec = replace(
+            spec,
+            model=_anywhere(policy.model),
+            fingerprint=policy_fingerprint(policy.model),
+            gpu_share=runner.num_gpus or 1.0,
+        )
         self._runner = runner
         self._options = {
             "num_gpus": runner.num_gpus,

@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from rollmill.storage.schema import PROMPT_SCHEMA
 
+_ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
 Content = str | list[dict[str, Any]] | list[int] | None
 """Text, chat messages (each with a `role`), token ids, or None when the row cannot be used."""
 
@@ -30,16 +32,23 @@ class Prompt:
 
 def prompts_to_table(prompts: Iterable[Prompt]) -> pa.Table:
     """Return the prompts as rows of PROMPT_SCHEMA, in their order."""
-    rows = [
-        {
-            "prompt_id": prompt.prompt_id,
-            "content": to_json(prompt.content),
-            "error": prompt.error,
-            "metadata": to_json(prompt.columns),
-        }
-        for prompt in prompts
-    ]
-    return pa.Table.from_pylist(rows, schema=PROMPT_SCHEMA)
+    return rows_to_table(prompt_row(prompt) for prompt in prompts)
+
+
+Row = tuple[str, str, str | None, str]
+"""A prompt as the values of a row of PROMPT_SCHEMA."""
+
+
+def prompt_row(prompt: Prompt) -> Row:
+    """Return a prompt's row."""
+    return prompt.prompt_id, to_json(prompt.content), prompt.error, to_json(prompt.columns)
+
+
+def rows_to_table(rows: Iterable[Row]) -> pa.Table:
+    """Return rows of PROMPT_SCHEMA as a table."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(PROMPT_SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, PROMPT_SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=PROMPT_SCHEMA)
 
 
 def prompts_from_table(table: pa.Table) -> Iterator[Prompt]:
@@ -56,4 +65,4 @@ def prompts_from_table(table: pa.Table) -> Iterator[Prompt]:
 
 def to_json(value: object) -> str:
     """Return compact JSON in which equal values give equal text; raises ValueError for NaN and infinities."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODE(value)

@@ -52,19 +52,20 @@ def build_report(
     window: int = 1,
     max_answers: int = MAX_ANSWERS,
     tokenizer: str | None = None,
+    price: float | None = None,
 ) -> Report:
     """Return the report of the version's `window` newest runs, compared with those of `before` where it is given.
 
     The page holds the texts of at most `max_answers` answers, and says so. Its figures are of all answers. `tokenizer`
-    names where the policy's tokenizer is, when it is not where the run had it. Raises InputError when matplotlib is
-    missing or a number is out of bounds, PolicyError for a tokenizer that is not there, and ObjectMissingError or
-    CorruptDataError for files.
+    names where the policy's tokenizer is, when it is not where the run had it. `price` is that of a device hour, in
+    place of the one that the run's job named. Raises InputError when matplotlib is missing or a number is out of
+    bounds, PolicyError for a tokenizer that is not there, and ObjectMissingError or CorruptDataError for files.
     """
     check_charts()
     if max_answers < 1:
         raise InputError(f"--max-answers must be at least 1, got {max_answers}")
-    now = version_figures(version, window)
-    old = version_figures(before, window) if before else None
+    now = version_figures(version, window, price)
+    old = version_figures(before, window, price) if before else None
     comparison = compare(old.prompts, now.prompts) if old else None
     values = _values(now, old, comparison, max_answers, tokenizer)
     return Report(render(values), values["figures"], tuple(values["cards"]))

@@ -14,8 +14,8 @@ from rollmill.storage.version import DatasetVersion
 from rollmill.tasks.figures import Figures, total
 from rollmill.tasks.report.answers import FileNumbers, PromptResult, read_numbers
 from rollmill.tasks.report.histogram import Numbers
-from rollmill.tasks.report.throughput import Throughput, throughput_of
 from rollmill.tasks.rewards.reasons import count_reasons
+from rollmill.tasks.usage import Usage, usage_of_version
 
 _PERCENTILES = (5, 50, 95)
 
@@ -63,7 +63,7 @@ class VersionFigures:
     parts: Mapping[str, tuple[int, float]]
     errors: Mapping[str, int]
     metadata: Mapping[str, str]
-    throughput: Throughput | None
+    usage: Usage
 
     @property
     def pass_ks(self) -> list[int]:
@@ -97,7 +97,7 @@ class VersionFigures:
             "pass_at": {str(k): figures.pass_at(k) for k in self.pass_ks},
             "response_tokens": figures.response_tokens,
             "mean_response_tokens": mean(self.lengths[self.lengths > 0]),
-            "tokens_per_second": self.throughput and self.throughput.tokens_per_second,
+            **self.usage.to_json(),
             "mean_logprob": self.logprobs.mean,
             "logprob_mode": self.logprobs.mode,
             "reward_parts": {name: value for name, (_, value) in self.parts.items()},
@@ -106,10 +106,11 @@ class VersionFigures:
         }
 
 
-def version_figures(version: DatasetVersion, window: int = 1) -> VersionFigures:
+def version_figures(version: DatasetVersion, window: int = 1, price: float | None = None) -> VersionFigures:
     """Read the answers of the version's `window` newest runs, and add them up.
 
-    A prompt that several runs answered counts once for each. Raises InputError for a window below 1, and
+    A prompt that several runs answered counts once for each. `price` is that of a device hour; None stands for the one
+    that the run's job named. Raises InputError for a window below 1, and
     ObjectMissingError or CorruptDataError that name the file.
     """
     runs = version.runs(window)
@@ -130,7 +131,7 @@ def version_figures(version: DatasetVersion, window: int = 1) -> VersionFigures:
         parts=_parts(files),
         errors=count_reasons(item for file in files for item in file.errors.items()),
         metadata=metadata,
-        throughput=throughput_of(version.objects, runs[0]) if len(runs) == 1 else None,
+        usage=usage_of_version(version, price) if len(runs) == 1 else Usage(price_per_device_hour=price),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollmill.tasks.figures import PASS_REWARD
+from rollmill.tasks.figures import PASS_REWARD, shown
 from rollmill.tasks.report.answers import PromptResult
 from rollmill.tasks.report.figures import VersionFigures, mean
 from rollmill.tasks.report.ranking import Change
@@ -41,9 +41,9 @@ def cards(now: VersionFigures, before: VersionFigures | None) -> list[Card]:
     """Return the headline numbers, beside those of another version where there is one."""
     old = _headline(before) if before else {}
     return [
-        Card(name, _shown(value), note, _shown(old[name][0]), _change(value, old[name][0]))
+        Card(name, shown(value), note, shown(old[name][0]), _change(value, old[name][0]))
         if name in old and old[name][0] is not None
-        else Card(name, _shown(value), note)
+        else Card(name, shown(value), note)
         for name, (value, note) in _headline(now).items()
     ]
 
@@ -51,7 +51,7 @@ def cards(now: VersionFigures, before: VersionFigures | None) -> list[Card]:
 def _headline(version: VersionFigures) -> dict[str, tuple[float | int | None, str]]:
     figures = version.figures
     ks = sorted({k for k in HEADLINE_PASS_AT if k in version.pass_ks} | {version.pass_ks[-1]})
-    speed = version.throughput
+    used = version.usage
     return {
         "mean reward": (figures.mean_reward, f"of {figures.scored:,} scored answers"),
         **{f"pass@{k}": (figures.pass_at(k), f"reward of {PASS_REWARD:g} or more") for k in ks},
@@ -59,11 +59,12 @@ def _headline(version: VersionFigures) -> dict[str, tuple[float | int | None, st
         "groups": (figures.groups, "prompts"),
         "tokens": (figures.response_tokens, f"{mean(version.lengths[version.lengths > 0]) or 0:.1f} an answer"),
         "tokens/s": (
-            round(speed.tokens_per_second) if speed else None,
-            f"over {speed.seconds:,.0f} s in which shards were generated, by their markers"
-            if speed
-            else "not known: the shards' markers do not say",
+            None if used.tokens_per_second is None else round(used.tokens_per_second),
+            "not known: the shards' markers do not say"
+            if used.tokens_per_second is None
+            else f"over {used.seconds:,.0f} s in which shards were generated, by their markers",
         ),
+        **{name: (value, remark) for name, value, remark in used.devices()},
         "truncated rows": (figures.truncated, "ended at max_tokens"),
         "failed rows": (figures.failed, "not answered"),
         "unscored rows": (figures.unscored, "their reward failed; not counted as 0"),
@@ -79,7 +80,7 @@ def prompt_rows(prompts: Sequence[PromptResult], texts: Mapping[tuple[str, str],
             "text": texts.get((prompt.run_id, prompt.prompt_id), ""),
             "rate": prompt.pass_rate or 0.0,
             "passes": f"{prompt.passed}/{prompt.scored}",
-            "mean": _shown(prompt.mean_reward),
+            "mean": shown(prompt.mean_reward),
         }
         for prompt in prompts
     ]
@@ -91,7 +92,7 @@ def change_rows(changes: Sequence[Change], texts: Mapping[tuple[str, str], str])
         {
             **prompt_rows([change.after], texts)[0],
             "before": f"{change.before.passed}/{change.before.scored}",
-            "before_mean": _shown(change.before.mean_reward),
+            "before_mean": shown(change.before.mean_reward),
             "change": _change(change.after.pass_rate, change.before.pass_rate),
             "mean_change": _change(change.after.mean_reward, change.before.mean_reward),
         }
@@ -141,8 +142,8 @@ def run_rows(version: VersionFigures) -> list[dict[str, str]]:
             "policy version": str(run.policy_version),
             "groups": f"{figures.groups:,}",
             "rows": f"{figures.rows:,}",
-            "mean reward": _shown(figures.mean_reward),
-            "pass@1": _shown(figures.pass_at(1)),
+            "mean reward": shown(figures.mean_reward),
+            "pass@1": shown(figures.pass_at(1)),
         }
         for run, figures in zip(version.runs, version.by_run, strict=True)
     ]
@@ -155,14 +156,6 @@ def _listed(value: Any) -> str:
         return "; ".join(map(_listed, value))
     text = str(value)
     return f"{text[:12]}…" if _FINGERPRINT.fullmatch(text) else text
-
-
-def _shown(value: float | int | None) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _change(now: float | int | None, before: float | int | None) -> str:

@@ -182,7 +182,8 @@ def test_a_wrong_bucket_or_wrong_credentials_are_refused(
 def test_a_changed_job_under_an_existing_run_id_is_refused_by_the_field(
     command: RunCommand, values: dict[str, Any], tmp_path: Path, prefect: None
 ) -> None:
-    plan_run(check_job(RolloutJob.model_validate(values)))
+    _, prompts = plan_run(check_job(RolloutJob.model_validate(values)))
+    prompts.close()
     line = refused(command("run", write_job(tmp_path / "job.yaml", values), "--set", "sampling.temperature=0.5"))
     assert "sampling.temperature was 1.0, now 0.5" in line
     assert "another run_id" in line

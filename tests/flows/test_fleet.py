@@ -111,6 +111,7 @@ def test_a_share_makes_its_shards_alone_and_the_run_then_only_the_others(
     report = rollout(job)
     assert report is not None
     assert report.new_rows == 20
+    assert report.usage.tokens == unbroken.report.usage.tokens > report.new_tokens
     assert answers(RolloutStore(job.store)) == answers(unbroken.store)
 
 

@@ -23,6 +23,7 @@ from rollmill.flows.rollout import rollout
 from rollmill.storage.log import LogEntry
 from rollmill.storage.store import RolloutStore
 from rollmill.storage.version import DatasetVersion
+from rollmill.tasks.usage import Usage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,11 @@ def test_a_published_version_is_told_once_with_the_figures_of_its_report(
         "mean_reward": pytest.approx(report.figures.mean_reward),
         "failed_rows": 0,
         "unscored_rows": 0,
+        "response_tokens": report.figures.response_tokens,
+        **report.usage.to_json(),
     }
+    assert event.payload["cpu_engine_seconds"] > 0
+    assert event.payload["tokens_per_second"] > 0
     assert (event.resource["rollmill.store"], event.resource["rollmill.policy-version"]) == (job.store, "3")
     related = {resource.role: resource.name for resource in event.related}
     assert (related["flow-run"], related["task-run"]) == ("rollout-tiny-v3", "publish")
@@ -91,7 +96,7 @@ def test_an_old_version_is_no_news(finished: FinishedRun) -> None:
     entry = finished.store.latest().entry
     long_ago = (datetime.now(UTC) - timedelta(days=2)).isoformat()
     old = DatasetVersion(finished.store.objects, replace(entry, created_at=long_ago, operation_id="of the old one"))
-    tell_published(old, finished.report.figures, datetime.now(UTC))
+    tell_published(old, finished.report.figures, finished.report.usage, datetime.now(UTC))
     EventsWorker.drain_all(timeout=30)
     assert heard(PUBLISHED, resource_of(old)["prefect.resource.id"]) == []
 
@@ -108,7 +113,7 @@ def test_a_server_that_does_not_answer_neither_fails_nor_holds_up_who_publishes(
     def telling() -> float:
         begin = time.monotonic()
         with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-            tell_published(version, finished.report.figures, published_at + age)
+            tell_published(version, finished.report.figures, Usage(), published_at + age)
         return time.monotonic() - begin
 
     assert telling() < 2.0

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
+from flow_builders import job_of
 from prefect.artifacts import Artifact
 from report_builders import Page
 
 from rollmill.cli import main
 from rollmill.errors import InputError
-from rollmill.flows.job import ReportConfig
+from rollmill.flows.job import ReportConfig, Share
 from rollmill.flows.preflight import check_job
 from rollmill.flows.rollout import rollout
+from rollmill.tasks.figures import shown
 
 if TYPE_CHECKING:
     from conftest import FinishedRun
@@ -53,6 +55,10 @@ def said_by_files(run: FinishedRun) -> dict[str, Any]:
     row = duckdb.execute(_QUERY, {"files": files}).fetchone()
     assert row is not None
     return dict(zip(_NAMES, row, strict=True))
+
+
+def stats_of(store: Path, shard: int) -> Any:
+    return json.loads((store / "runs" / "tiny-v3" / "generate" / f"{shard:05d}.json").read_text())["stats"]
 
 
 def said_by_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
@@ -129,10 +135,45 @@ def test_the_artifact_of_the_run_holds_the_page_s_headline_numbers(finished: Fin
 def test_the_page_says_how_fast_the_run_was(finished: FinishedRun, tmp_path: Path) -> None:
     from rollmill.tasks.report.figures import version_figures
 
-    found = version_figures(finished.store.latest()).throughput
-    assert found is not None
+    found = version_figures(finished.store.latest()).usage
+    assert found == finished.report.usage
     assert found.tokens == finished.report.figures.response_tokens
+    assert found.seconds is not None
     assert 0 < found.seconds <= finished.report.seconds + 60
+    assert found.gpu_seconds == 0
+    assert found.cpu_engine_seconds is not None
+    assert 0 < found.cpu_engine_seconds <= found.seconds
+
+
+def test_a_resumed_run_tells_the_seconds_and_the_cost_of_all_its_shards_the_same_everywhere(
+    policy: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(policy, prompts, str(tmp_path / "store"), engine__price_per_device_hour=36_000)
+    rollout(job, Share(index=1, of=2, shards=[0, 2]))
+    by_others = [stats_of(Path(job.store), shard)["cpu_engine_seconds"] for shard in (0, 2)]
+    report = rollout(job)
+    assert report is not None
+    seconds = sum(by_others) + stats_of(Path(job.store), 1)["cpu_engine_seconds"]
+    assert report.usage.cpu_engine_seconds == pytest.approx(seconds)
+    assert report.usage.cost == pytest.approx(10 * seconds)
+    assert report.new_tokens < report.usage.tokens
+    out = str(tmp_path / "report.html")
+    said = [
+        report.to_json(),
+        said_by_command(capsys, monkeypatch, "report", job.store, "--out", out, "--json"),
+        said_by_command(capsys, monkeypatch, "show", job.store, "--json"),
+        Page(Path(out).read_text()).data("figures"),
+    ]
+    for numbers in said:
+        assert {name: numbers[name] for name in report.usage.to_json()} == pytest.approx(report.usage.to_json())
+    artifact = Artifact.get("rollout-report")
+    assert artifact is not None
+    words = Page(Path(out).read_text()).words
+    for name, value, remark in report.usage.devices():
+        assert f"| {name} | {shown(value)}, {remark} |" in str(artifact.data)
+        assert f"{name} {shown(value)} {remark}" in words
+    twice = said_by_command(capsys, monkeypatch, "show", job.store, "--price", "72000", "--json")
+    assert twice["cost"] == pytest.approx(20 * seconds)
 
 
 def test_a_job_that_asks_for_a_page_gets_it_and_links_to_it_with_its_figures(

@@ -17,6 +17,7 @@ from rollmill.flows.preflight import check_job
 from rollmill.flows.rollout import rollout
 from rollmill.storage.store import RolloutStore
 from rollmill.storage.verify import verify_store
+from rollmill.tasks.planning import ShardPrompts
 
 if TYPE_CHECKING:
     from conftest import FinishedRun
@@ -36,6 +37,7 @@ def test_the_report_says_what_the_rows_say(unbroken: FinishedRun) -> None:
     assert (figures.rows, figures.groups, figures.failed, figures.unscored) == (32, 8, 0, 0)
     assert figures.truncated == (rows["finish_reason"] == "length").sum()
     assert figures.response_tokens == rows["response_token_ids"].map(len).sum() == unbroken.report.new_tokens
+    assert unbroken.report.usage.tokens == figures.response_tokens
     assert figures.mean_reward == pytest.approx(rows["reward"].mean())
     assert 0 < rows["reward"].mean() < 1
     assert figures.pass_at(1) == pytest.approx(passes.mean().mean())
@@ -62,7 +64,7 @@ def test_a_second_run_of_a_finished_job_generates_nothing_and_starts_no_engine(f
     report = rollout(finished.job)
     assert (report.new_rows, report.new_tokens, report.version) == (0, 0, 1)
     assert report.figures == finished.report.figures
-    assert report.tokens_per_second is None
+    assert report.usage == finished.report.usage
     assert sorted(finished.folder.rglob("*.parquet")) == files
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime == seconds_before
 
@@ -125,7 +127,10 @@ def test_other_shards_finish_before_a_run_fails_and_the_message_says_how_to_go_o
     policy: Path, prompts: Path, tmp_path: Path
 ) -> None:
     job = job_of(policy, prompts, str(tmp_path / "store"))
-    plan_run(check_job(job))
+    checked = check_job(job)
+    plan, dataset = plan_run(checked)
+    with dataset:
+        ShardPrompts(checked.run, dataset).of(plan.shards[1])
     broken = files_of(tmp_path / "store", "prompts")[1]
     broken.write_bytes(b"x" * broken.stat().st_size)
     with pytest.raises(RunFailedError, match=r"shard-00001 failed.*the same command goes on") as caught:

@@ -20,6 +20,10 @@ def report(
     tokenizer: Annotated[
         str | None, typer.Option(metavar="POLICY", help="Where the tokenizer is, if not where the run had it.")
     ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="PER_HOUR", help="What a device cost an hour, if not what the run's job says."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Write one HTML page that shows a dataset version: figures, charts, prompts, and its answers to browse.
@@ -36,7 +40,7 @@ def report(
     stored = RolloutStore(store)
     chosen = stored.latest() if version is None else stored.version(version)
     before = None if compare is None else stored.version(compare)
-    made = build_report(chosen, before=before, window=window, max_answers=max_answers, tokenizer=tokenizer)
+    made = build_report(chosen, before=before, window=window, max_answers=max_answers, tokenizer=tokenizer, price=price)
     page = made.html.encode()
     address = write_page(out, page)
     if as_json:

@@ -20,6 +20,10 @@ def show(
     prompt: Annotated[str | None, typer.Option(metavar="PROMPT_ID", help="Show every answer to this prompt.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Show the answers that have no reward, and why.")] = False,
     groups: Annotated[int, typer.Option(min=1, help="How many prompts the table shows.")] = 10,
+    price: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="PER_HOUR", help="What a device cost an hour, if not what the run's job says."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures and shown rows as JSON.")] = False,
 ) -> None:
     """Show a dataset version: its figures, a table of prompts, and sample answers.
@@ -30,6 +34,7 @@ def show(
     from rollmill.errors import InputError
     from rollmill.storage.store import RolloutStore
     from rollmill.tasks.figures import reward_stats, total
+    from rollmill.tasks.usage import usage_of_version
 
     stored = RolloutStore(store)
     chosen = stored.latest() if version is None else stored.version(version)
@@ -48,6 +53,8 @@ def show(
         "failed": figures.failed,
         "unscored": figures.unscored,
         "truncated": figures.truncated,
+        "response_tokens": figures.response_tokens,
+        **usage_of_version(chosen, price).to_json(),
     }
     if failed:
         show_failed(rows, summary, figures.reasons, groups, as_json)
@@ -60,7 +67,7 @@ def show(
             )
         )
         return
-    print("\n".join(f"{name.replace('_', ' '):<15} {_number(value)}" for name, value in summary.items()) + "\n")
+    print("\n".join(f"{name.replace('_', ' '):<21} {_number(value)}" for name, value in summary.items()) + "\n")
     if prompt is None:
         _print_groups(shown)
         shown = [_best_and_worst(shown[0])]

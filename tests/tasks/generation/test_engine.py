@@ -71,6 +71,16 @@ def test_progress_adds_up_to_every_row_and_token(engines: Engines) -> None:
     assert [sum(column) for column in zip(*seen, strict=True)] == [12, num_tokens]
 
 
+def test_works_in_progress_at_once_share_the_time_in_which_the_engine_samples(engines: Engines) -> None:
+    batches = [groups(5, first=10 * number) for number in range(3)]
+    begin = time.monotonic()
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(engines.answer, batches))
+    assert 0 < sum(each.seconds for each in done) <= time.monotonic() - begin
+    assert min(each.seconds for each in done) > 0
+    assert {(each.device, each.gpu_share) for each in done} == {("cpu", 1.0)}
+
+
 def test_no_groups_give_no_answers(engines: Engines) -> None:
     assert engines.generate([]) == []
 

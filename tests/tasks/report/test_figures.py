@@ -16,7 +16,6 @@ from rollmill.storage.version import DatasetVersion
 from rollmill.tasks.report.answers import PromptResult
 from rollmill.tasks.report.figures import version_figures
 from rollmill.tasks.report.ranking import compare, easiest_first, hardest_first
-from rollmill.tasks.report.throughput import covered, throughput
 
 REWARDS = st.none() | st.sampled_from([0.0, 0.5, 1.0, 2.0]) | st.floats(-1e6, 1e6)
 
@@ -91,29 +90,6 @@ def test_reward_parts_are_averaged_over_the_answers_that_have_them() -> None:
     group = [parts(right=1.0, short=0.5), parts(right=0.0, short=math.nan), {**ERROR, "reward_parts": None}]
     version = publish(in_memory(), [group])
     assert version_figures(version).parts == {"right": (2, 0.5), "short": (1, 0.5)}
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20))))
-def test_what_spans_cover_is_counted_once(spans: list[tuple[int, int]]) -> None:
-    moments = {moment for begin, length in spans for moment in range(begin, begin + length)}
-    assert covered([(begin, begin + length) for begin, length in spans]) == len(moments)
-
-
-def shard_stats(tokens: int, seconds: float, ended_at: str) -> dict[str, Any]:
-    return {"response_tokens": tokens, "seconds": seconds, "ended_at": f"2026-01-01T00:{ended_at}.000+00:00"}
-
-
-def test_throughput_counts_shards_that_were_generated_together_once_and_pauses_not_at_all() -> None:
-    stats = [shard_stats(100, 10, "00:10"), shard_stats(100, 10, "00:15"), shard_stats(50, 10, "30:00")]
-    version = version_with([1.0], [1.0], [1.0], prompts_per_shard=1, stats=stats)
-    found = version_figures(version).throughput
-    assert found is not None
-    assert (found.tokens, found.seconds, found.tokens_per_second) == (250, 25.0, 10.0)
-
-
-def test_throughput_is_not_known_when_a_shard_does_not_say_when_it_was_generated() -> None:
-    assert throughput([shard_stats(1, 1, "00:01"), {"response_tokens": 5, "seconds": 1.0}]) is None
-    assert version_figures(version_with([1.0])).throughput is None
 
 
 def prompt_of(name: str, passed: int, scored: int, mean: float | None, run_id: str = "run") -> PromptResult:
