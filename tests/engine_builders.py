@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from builders import byte_tokenizer, tiny_model
 
+from rollmill.tasks.generation.packed_weights import pack_weights
 from rollmill.tasks.generation.scheduler import InferenceScheduler
 from rollmill.tasks.generation.seeds import row_seed
 from rollmill.tasks.generation.types import FinishedGroup, PromptGroup, SamplingParams
@@ -25,7 +26,9 @@ def groups(count: int, max_tokens: int = 12, first: int = 0) -> list[PromptGroup
 
 
 def expected(asked: Sequence[PromptGroup]) -> list[FinishedGroup]:
-    """Return what the tiny policy answers, in the order of the prompts."""
-    scheduler = InferenceScheduler(tiny_model("llama"), byte_tokenizer(), max_batch_size=8, max_seq_len=512)
+    """Return what the tiny policy, packed as engines pack it, answers in the order of the prompts."""
+    model = tiny_model("llama")
+    pack_weights(model)
+    scheduler = InferenceScheduler(model, byte_tokenizer(), max_batch_size=8, max_seq_len=512)
     finished = {group.key: group for group in scheduler.stream(asked)}
     return [finished[group.key] for group in asked]

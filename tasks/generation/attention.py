@@ -19,7 +19,8 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from rollmill.errors import PolicyError
 from rollmill.tasks.generation.kv_cache import PrefixClass, PrefixSlot, SuffixCache
-from rollmill.tasks.generation.row_attention import attend_rows, can_attend_rows
+from rollmill.tasks.generation.row_attention import attend_rows
+from rollmill.tasks.generation.row_threads import has_kernels
 
 ATTENTION_NAME = "rollmill"
 
@@ -102,14 +103,14 @@ def _attend_rows(layout: StepLayout, layer: int, query: Tensor, key: Tensor, val
     rows, kv_heads, head_dim = key.shape
     grouped = query.reshape(rows, kv_heads, -1, head_dim)  # heads that share a key lie side by side
     keys, values = layout.suffix.keys[layer], layout.suffix.values[layer]
+    shared, shared_lse = _attend_prefixes(layout, layer, grouped, scale)
+    if has_kernels(grouped):
+        lanes = (shared, shared_lse, layout.row_to_lane)
+        output = attend_rows(grouped, key, value, keys, values, layout.suffix_lengths, scale, *lanes)
+        return output.reshape(rows, -1, head_dim)
     slots = torch.arange(rows, device=key.device)
     keys[slots, :, layout.suffix_positions] = key
     values[slots, :, layout.suffix_positions] = value
-    shared, shared_lse = _attend_prefixes(layout, layer, grouped, scale)
-    if can_attend_rows(grouped):
-        lanes = (shared, shared_lse, layout.row_to_lane)
-        output = attend_rows(grouped, keys, values, layout.suffix_lengths, scale, *lanes)
-        return output.to(query.dtype).reshape(rows, -1, head_dim)
     shared, shared_lse = shared[layout.row_to_lane], shared_lse[layout.row_to_lane]
     length = layout.suffix_length
     own, own_lse = attend(grouped, keys[:rows, :, :length], values[:rows, :, :length], layout.suffix_mask, scale)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from rollmill.tasks.generation.fused_modules import fused_form
+
 _TYPICAL_ROWS = 64
 _TYPES = (torch.float32, torch.bfloat16)
 
@@ -32,21 +34,29 @@ class PackedLinear(nn.Module):
 
 
 def pack_weights(model: nn.Module) -> int:
-    """Replace the model's `nn.Linear` modules where packing pays, for good; return how many.
+    """Replace the model's `nn.Linear` modules where packing pays, for good; return how many are packed.
 
-    The weights are gone from the model's parameters afterwards, so it can neither be trained nor saved. Nothing happens
-    on a GPU, in float16, or where torch has no oneDNN.
+    The modules around them are fused where that changes nothing (`fused_modules`). The weights are gone from the
+    model's parameters afterwards, so it can neither be trained nor saved. Nothing happens on a GPU, in float16, or
+    where torch has no oneDNN.
     """
-    wanted = [name for name, module in model.named_modules() if type(module) is nn.Linear and _can_pack(module)]
-    for name in wanted:
-        parent_name, _, own_name = name.rpartition(".")
-        parent = model.get_submodule(parent_name)
-        linear = getattr(parent, own_name)
-        with torch.inference_mode():
-            setattr(parent, own_name, PackedLinear(linear))
-    if wanted:
-        _leave_file(model)
-    return len(wanted)
+    if not all(_can_pack(parameter) for parameter in model.parameters()):
+        return 0
+    with torch.inference_mode():
+        count = _pack(model)
+    _leave_file(model)
+    return count
+
+
+def _pack(parent: nn.Module) -> int:
+    count = 0
+    for name, child in parent.named_children():
+        module = fused_form(child) or child
+        count += _pack(module)
+        if type(module) is nn.Linear:
+            module, count = PackedLinear(module), count + 1
+        setattr(parent, name, module)
+    return count
 
 
 def _leave_file(model: nn.Module) -> None:
@@ -55,8 +65,7 @@ def _leave_file(model: nn.Module) -> None:
         parameter.data = parameter.data.clone()
 
 
-def _can_pack(linear: nn.Linear) -> bool:
-    weight = linear.weight
+def _can_pack(weight: Tensor) -> bool:
     if weight.device.type != "cpu" or weight.dtype not in _TYPES or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return weight.dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

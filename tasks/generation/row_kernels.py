@@ -1,4 +1,8 @@
-"""The code of `row_attention` that numba compiles, which finds the types; importing this module imports numba."""
+"""The code that numba compiles, which finds the types; importing this module imports numba.
+
+All of it is in one file, since numba's cache on disk does not see when a called function in another file changes.
+States are float32, or bfloat16 as the uint16 of their bits; sums are float32.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,16 @@ _HALF, _ONE = np.float32(0.5), np.float32(1.0)
 _MANTISSA_BITS, _EXPONENT_BIAS = np.int32(23), np.int32(127)
 # exp(r) = 1 + r + r^2 * (a polynomial by Taylor) for |r| <= ln(2) / 2; the first term left out is below 2^-27.
 _C5, _C4, _C3, _C2, _C1, _C0 = (np.float32(1 / math.factorial(n)) for n in (7, 6, 5, 4, 3, 2))
+_NAN_BITS = np.uint32(0x7FC0)
 _REORDERED = {"reassoc", "contract", "nsz"}  # sums may run in vectors; NaN and infinity keep their meaning
 
 
 def _compiled(*, fastmath: set[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         try:
-            return numba.njit(nogil=True, cache=True, fastmath=fastmath)(function)  # type: ignore[no-any-return]
+            return numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=fastmath)(function)  # type: ignore[no-any-return]
         except RuntimeError:  # neither this folder nor the user's cache can be written
-            return numba.njit(nogil=True, fastmath=fastmath)(function)  # type: ignore[no-any-return]
+            return numba.njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)  # type: ignore[no-any-return]
 
     return decorate
 
@@ -39,6 +44,24 @@ def _number_of_type(stored):
     if isinstance(stored, types.Integer):
         return lambda stored: np.uint32(np.uint32(stored) << np.uint32(16)).view(np.float32)
     return lambda stored: stored
+
+
+def _stored(number, states):
+    """Return float32 `number` as array `states` stores it: itself, or the nearest bfloat16's bits as a uint16."""
+
+
+@overload(_stored, inline="always")
+def _stored_in_type(number, states):
+    if isinstance(states.dtype, types.Integer):
+        return lambda number, states: _nearest_even(number)
+    return lambda number, states: number
+
+
+@_compiled(fastmath={"contract"})
+def _nearest_even(number):
+    bits = np.float32(number).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.uint16(rounded if number == number else _NAN_BITS)
 
 
 @_compiled(fastmath={"contract"})
@@ -106,32 +129,35 @@ def _mix(weights, values, count, output):
 
 @_compiled(fastmath=_REORDERED)
 def attend_part(
-    query,  # (rows, kv_heads, queries, dim) float32, or bfloat16 as uint16, like keys and values
+    query,  # (rows, kv_heads, queries, dim)
+    new_keys,  # (rows, kv_heads, dim)
+    new_values,
     keys,  # (slots, kv_heads, room, dim)
     values,
     lengths,  # (rows,) int64
     scale,  # float32
-    shared,  # (lanes, kv_heads, queries, dim) float32
+    shared,  # (lanes, kv_heads, queries, dim)
     shared_lse,  # (lanes, kv_heads, queries) float64
     row_to_lane,  # (rows,) int64
-    output,  # (rows, kv_heads, queries, dim) float32
+    output,  # (rows, kv_heads, queries, dim)
     start,
     stop,
 ):
-    """Attend with the rows from `start` up to `stop`, and write their part of the output."""
+    """Attend with the rows from `start` up to `stop`, and write their part of the output and of keys and values."""
     _, kv_heads, num_queries, dim = query.shape
-    scaled = np.empty((num_queries, dim), np.float32)
+    scaled, mixed = np.empty((num_queries, dim), np.float32), np.empty((num_queries, dim), np.float32)
     weights = np.empty((num_queries, keys.shape[2]), np.float32)
     bits = np.empty(keys.shape[2], np.int32)
     powers = bits.view(np.float32)
     for row in range(start, stop):
         count, lane = lengths[row], row_to_lane[row]
         for head in range(kv_heads):
+            keys[row, head, count - 1] = new_keys[row, head]
+            values[row, head, count - 1] = new_values[row, head]
             for place in range(num_queries):
                 for index in range(dim):
                     scaled[place, index] = _number(query[row, head, place, index]) * scale
             _score(scaled, keys[row, head], count, weights)
-            mixed = output[row, head]
             own_shares = np.empty(num_queries, np.float32)
             for place in range(num_queries):
                 own_lse = _softmax(weights[place], powers, bits, count)
@@ -140,4 +166,78 @@ def attend_part(
             for place in range(num_queries):
                 own, other = own_shares[place], _ONE - own_shares[place]
                 for index in range(dim):
-                    mixed[place, index] = own * mixed[place, index] + other * shared[lane, head, place, index]
+                    total = own * mixed[place, index] + other * _number(shared[lane, head, place, index])
+                    output[row, head, place, index] = _stored(total, output)
+
+
+@_compiled(fastmath=_REORDERED)
+def norm_part(states, weight, epsilon, output, start, stop):
+    """Divide states (rows, width) by their root mean square and multiply by weight (width,) float32."""
+    width = states.shape[1]
+    for row in range(start, stop):
+        total = np.float32(0.0)
+        for index in range(width):
+            number = _number(states[row, index])
+            total += number * number
+        factor = _ONE / np.sqrt(total / np.float32(width) + epsilon)
+        for index in range(width):
+            output[row, index] = _stored(_number(states[row, index]) * factor * weight[index], output)
+
+
+@_compiled(fastmath=_REORDERED)
+def gate_part(both, output, start, stop):
+    """Write SiLU(gate) * up into output (rows, width); both (rows, 2 * width) is gate, then up."""
+    width = output.shape[1]
+    smalls = np.empty(width, np.float32)
+    bits = np.empty(width, np.int32)
+    powers = bits.view(np.float32)
+    for row in range(start, stop):
+        for index in range(width):
+            smalls[index] = -abs(_number(both[row, index]))
+        _exponentials(smalls, powers, bits, width)
+        for index in range(width):
+            gate, small = _number(both[row, index]), smalls[index]
+            share = (_ONE if gate >= np.float32(0.0) else small) / (_ONE + small)
+            output[row, index] = _stored(gate * share * _number(both[row, width + index]), output)
+
+
+@_compiled(fastmath=_REORDERED)
+def _rotate(states, first, cosines, sines, output):
+    """Turn the pairs (i, i + half) of each head of states (width,), from `first` on, by their angles.
+
+    output is (heads, dim); slices, not places in `states`, let the inner loops run in vectors.
+    """
+    heads, dim = output.shape
+    half = cosines.shape[0] // 2
+    for head in range(heads):
+        low, high = states[first : first + half], states[first + half : first + 2 * half]
+        turned = output[head]
+        for index in range(half):
+            rest = _number(high[index]) * sines[index]
+            turned[index] = _stored(_number(low[index]) * cosines[index] - rest, output)
+        for index in range(half):
+            rest = _number(low[index]) * sines[half + index]
+            turned[half + index] = _stored(_number(high[index]) * cosines[half + index] + rest, output)
+        for index in range(2 * half, dim):
+            turned[index] = states[first + index]
+        first += dim
+
+
+@_compiled(fastmath=_REORDERED)
+def rotate_part(states, cosines, sines, query, key, value, start, stop):
+    """Split states (tokens, all heads * dim) into query, key and value (tokens, heads, dim); rotate the first two.
+
+    cosines and sines are (tokens, angles) with an even number of angles; dimensions beyond it stay as they are.
+    """
+    heads, kv_heads, dim = query.shape[1], key.shape[1], query.shape[2]
+    angles = cosines.shape[1]
+    cosine, sine = np.empty(angles, np.float32), np.empty(angles, np.float32)
+    for row in range(start, stop):
+        for index in range(angles):
+            cosine[index], sine[index] = _number(cosines[row, index]), _number(sines[row, index])
+        _rotate(states[row], 0, cosine, sine, query[row])
+        _rotate(states[row], heads * dim, cosine, sine, key[row])
+        first = (heads + kv_heads) * dim
+        for head in range(kv_heads):
+            value[row, head] = states[row, first : first + dim]
+            first += dim

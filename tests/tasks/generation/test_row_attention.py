@@ -18,6 +18,8 @@ SCALE = 0.3
 @dataclass(frozen=True)
 class Batch:
     query: Tensor
+    new_keys: Tensor
+    new_values: Tensor
     keys: Tensor
     values: Tensor
     lengths: Tensor
@@ -26,18 +28,22 @@ class Batch:
     row_to_lane: Tensor
 
     def attended(self) -> Tensor:
-        stored = (self.query, self.keys, self.values, self.lengths)
+        stored = (self.query, self.new_keys, self.new_values, self.keys, self.values, self.lengths)
         return attend_rows(*stored, SCALE, self.shared, self.shared_lse, self.row_to_lane)
 
 
 def batch(rows: int, *, kv_heads: int = 3, queries: int = 3, dim: int = 64, dtype: torch.dtype, seed: int = 0) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     keys, values = torch.randn(2, rows + 2, kv_heads, 70, dim, generator=generator).to(dtype)
+    lengths = torch.randint(1, 71, (rows,), generator=generator)
+    last = (torch.arange(rows), slice(None), lengths - 1)
     return Batch(
         query=torch.randn(rows, kv_heads, queries, dim, generator=generator).to(dtype),
+        new_keys=keys[last].clone(),
+        new_values=values[last].clone(),
         keys=keys,
         values=values,
-        lengths=torch.randint(1, 71, (rows,), generator=generator),
+        lengths=lengths,
         shared=torch.randn(rows + 1, kv_heads, queries, dim, generator=generator).to(dtype),
         shared_lse=torch.randn(rows + 1, kv_heads, queries, generator=generator).double() + 3,
         row_to_lane=torch.randperm(rows + 1, generator=generator)[:rows],
@@ -66,8 +72,20 @@ def test_it_is_softmax_over_the_real_keys_and_the_shared_part(
 ) -> None:
     made = batch(rows, kv_heads=kv_heads, queries=queries, dim=dim, dtype=dtype, seed=seed)
     output = made.attended()
+    rounding = 1e-5 if dtype == torch.float32 else 2**-8
     for row in range(rows):
-        assert torch.allclose(output[row].double(), expected(made, row), atol=3e-6, rtol=1e-5)
+        assert torch.allclose(output[row].double(), expected(made, row), atol=3e-6, rtol=rounding)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_new_token_is_stored_in_its_rows_last_place_and_nowhere_else(dtype: torch.dtype) -> None:
+    made = batch(5, dtype=dtype)
+    whole_keys, whole_values, output = made.keys.clone(), made.values.clone(), made.attended()
+    last = (torch.arange(5), slice(None), made.lengths - 1)
+    made.keys[last], made.values[last] = 7.0, 7.0
+    assert torch.equal(made.attended(), output)
+    assert torch.equal(made.keys, whole_keys)
+    assert torch.equal(made.values, whole_values)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -87,6 +105,8 @@ def test_neither_other_rows_nor_more_room_nor_threads_change_a_bit(
         alone = replace(
             made,
             query=made.query[part],
+            new_keys=made.new_keys[part],
+            new_values=made.new_values[part],
             keys=made.keys[part],
             values=made.values[part],
             lengths=made.lengths[part],
@@ -107,7 +127,7 @@ def test_a_poisoned_key_shows_in_its_own_row_alone(poison: float) -> None:
     made = batch(6, dtype=torch.float32)
     made.lengths[2] = 40
     clean = made.attended()
-    made.keys[2, :, 39] = poison
+    made.keys[2, :, 38] = poison
     output = made.attended()
     assert not torch.isfinite(output[2]).any()
     others = [row for row in range(6) if row != 2]
