@@ -20,6 +20,7 @@ from rollmill.flows.deploy_settings import DeploymentSettings, ScheduleSettings
 from rollmill.flows.deploying import Piece, Values
 from rollmill.flows.job import RolloutJob
 from rollmill.flows.job_file import load_job
+from rollmill.flows.prefect_server import PATIENT_PREFECT
 from rollmill.flows.rejection_sampling import rejection_sampling
 from rollmill.flows.rejection_sampling_job import RejectionSamplingJob
 from rollmill.flows.rollout import rollout
@@ -139,7 +140,8 @@ def _refuse_lost_results(settings: DeploymentSettings, job: RolloutJob) -> None:
 
 
 def _job_variables(settings: DeploymentSettings) -> dict[str, Any]:
-    variables = {**settings.job_variables, "env": {**HEARTBEATS, **settings.job_variables.get("env", {})}}
+    environment = {**HEARTBEATS, **PATIENT_PREFECT, **settings.job_variables.get("env", {})}
+    variables = {**settings.job_variables, "env": environment}
     if "working_dir" in variables:
         variables["working_dir"] = str(Path(variables["working_dir"]).absolute())
     return variables

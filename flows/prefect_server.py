@@ -25,7 +25,11 @@ from filelock import FileLock
 
 from rollmill.errors import JobError, RollmillError
 
+PATIENT_PREFECT = {"PREFECT_CLIENT_MAX_RETRIES": "6"}
+"""Environment in which a flow waits two minutes for a server that is away: after each try twice as long, 2 s first."""
+
 QUIET_PREFECT = {
+    **PATIENT_PREFECT,
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
@@ -34,7 +38,7 @@ QUIET_PREFECT = {
     "PREFECT_CLI_COLORS": "false",
 }
 """Environment in which Prefect sends nothing to its makers, starts no server of its own beside ours, and leaves the
-terminal to us; set it before importing prefect. Its log records still reach the server."""
+terminal to us, and has patience; set it before importing prefect. Its log records still reach the server."""
 
 _SECONDS_TO_START = 90.0
 _SECONDS_TO_SETTLE = 5.0

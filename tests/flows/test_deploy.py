@@ -111,7 +111,10 @@ def test_a_deployment_is_the_job_with_its_schedules_limit_and_tags(
     assert found.global_concurrency_limit is not None
     assert found.global_concurrency_limit.limit == 1
     assert (found.work_pool_name, found.work_queue_name) == ("whole-pool", "nightly")
-    assert found.job_variables["env"] == {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+    assert found.job_variables["env"] == {
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        "PREFECT_CLIENT_MAX_RETRIES": "6",
+    }
     assert "group_size" in json.dumps(found.parameter_openapi_schema)
 
 

@@ -123,14 +123,15 @@ def test_ctrl_c_keeps_the_finished_shards_leaves_no_process_and_says_how_to_go_o
     assert answers(store_of(job_file)) == answers(unbroken.store)
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_engine_costs_only_its_shards_and_is_told(
-    job_file: Path, unbroken: FinishedRun, capsys: pytest.CaptureFixture[str]
+    job_file: Path, unbroken: FinishedRun, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     def kill_the_engine() -> None:
         wait_until(lambda: num_scored(job_file) >= 1)
         for child in psutil.Process().children(recursive=True):
             if "spawn_main" in " ".join(child.cmdline()):
-                child.kill()
+                child.send_signal(number)
 
     killer = threading.Thread(target=kill_the_engine)
     killer.start()
