@@ -12,15 +12,18 @@ _SAY_IT = """
 import sys
 from prefect import flow, get_run_logger
 from rollmill.flows.terminal import Terminal, go_on_unread, say
-sys.stdin.read()
+
 @flow
 def spoken():
     go_on_unread()
-    get_run_logger().info("a line")
+    print("begun", flush=True)
+    sys.stdin.read()
+    for _ in range(2):
+        get_run_logger().info("a line")
+        say("a line")
+        Terminal().print("a line")
+
 spoken()
-for _ in range(2):
-    say("a line")
-    Terminal().print("a line")
 print("went on")
 """
 
@@ -37,6 +40,7 @@ def test_a_run_whose_reader_is_gone_goes_on() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
+        assert process.stdout.readline() == "begun\n"
         process.stderr.close()
         process.stdin.close()
         assert process.stdout.read() == "went on\n"
