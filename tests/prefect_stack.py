@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +67,19 @@ class PrefectStack:
             kill_tree(self._server)
             self._server = None
 
+    def hold(self) -> None:
+        """Let the server take connections and answer none, as behind a network that loses everything."""
+        self._signal(signal.SIGSTOP)
+
+    def release(self) -> None:
+        """Let a server that was held go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._server is not None
+        for process in (psutil.Process(self._server.pid), *psutil.Process(self._server.pid).children(recursive=True)):
+            process.send_signal(number)
+
     def _answers(self) -> bool:
         try:
             return httpx.get(f"{self.api_url}/health", timeout=2.0, trust_env=False).status_code == httpx.codes.OK
@@ -92,11 +105,17 @@ def prefect_stack(folder: Path) -> Iterator[PrefectStack]:
 
 
 @contextmanager
-def worker(stack: PrefectStack, name: str, modules: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a worker that runs one flow run at a time; its flows may import, and run, what is in `modules`."""
+def worker(
+    stack: PrefectStack,
+    name: str,
+    modules: Path | None = None,
+    limit: int = 1,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a worker that runs so many flow runs at a time; its flows may import, and run, what is in `modules`."""
     path = os.pathsep.join(filter(None, [str(modules or ""), *sys.path]))
     allowed = "" if modules is None else ",".join(found.stem for found in modules.glob("*.py"))
-    command = [*("worker", "start", "--pool", POOL, "--type", "process", "--name", name, "--limit", "1")]
+    command = [*("worker", "start", "--pool", POOL, "--type", "process", "--name", name, "--limit", str(limit))]
     with (stack.home / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "prefect", *command],
@@ -105,6 +124,7 @@ def worker(stack: PrefectStack, name: str, modules: Path | None = None) -> Itera
                 "PYTHONPATH": path,
                 "PREFECT_WORKER_QUERY_SECONDS": "1",
                 "ROLLMILL_ALLOWED_PACKAGES": allowed,
+                **(environment or {}),
             },
             stdout=log,
             stderr=log,

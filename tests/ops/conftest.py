@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 from builders import save_policy
 from flow_builders import write_prompts
+from interrupted_runs import Rows, rows_of, slow_job
 from prefect_stack import PrefectStack, prefect_stack
+
+from rollmill.flows.job import RolloutJob
+from rollmill.flows.rollout import rollout
+from rollmill.storage.store import RolloutStore
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +43,22 @@ def slow_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.syspath_prepend(str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def _rows() -> Rows:
+    """What `rows` returns, once somebody has asked."""
+    return {}
+
+
+@pytest.fixture
+def rows(
+    _rows: Rows, stack: PrefectStack, policy: Path, prompts: Path, slow_rewards: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Rows:  # fmt: skip
+    """The rows of a slow job that nothing disturbed."""
+    if not _rows:
+        store = tmp_path_factory.mktemp("undisturbed") / "store"
+        rollout(RolloutJob.model_validate(slow_job(policy, prompts, str(store), num_shards=1)))
+        _rows.update(rows_of(RolloutStore(store)))
+    return _rows
