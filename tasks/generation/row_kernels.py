@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numba
 import numpy as np
@@ -21,12 +22,13 @@ _HALF, _ONE = np.float32(0.5), np.float32(1.0)
 _MANTISSA_BITS, _EXPONENT_BIAS = np.int32(23), np.int32(127)
 # exp(r) = 1 + r + r^2 * (a polynomial by Taylor) for |r| <= ln(2) / 2; the first term left out is below 2^-27.
 _C5, _C4, _C3, _C2, _C1, _C0 = (np.float32(1 / math.factorial(n)) for n in (7, 6, 5, 4, 3, 2))
+_BLOCK = 256
 _NAN_BITS = np.uint32(0x7FC0)
 _REORDERED = {"reassoc", "contract", "nsz"}  # sums may run in vectors; NaN and infinity keep their meaning
 
 
-def _compiled(*, fastmath: set[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+def _compiled(*, fastmath: set[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=fastmath)(function)  # type: ignore[no-any-return]
         except RuntimeError:  # neither this folder nor the user's cache can be written
@@ -241,3 +243,72 @@ def rotate_part(states, cosines, sines, query, key, value, start, stop):
         for head in range(kv_heads):
             value[row, head] = states[row, first : first + dim]
             first += dim
+
+
+@_compiled(fastmath=_REORDERED)
+def _largest(logits, tops):
+    """Return the largest logit that is not NaN; lane by lane, as a loop over all at once would not run in vectors."""
+    tops[:] = -np.inf
+    whole = logits.shape[0] - logits.shape[0] % _BLOCK
+    for first in range(0, whole, _BLOCK):
+        block = logits[first : first + _BLOCK]
+        for lane in range(_BLOCK):
+            number = _number(block[lane])
+            tops[lane] = number if number > tops[lane] else tops[lane]
+    for place in range(whole, logits.shape[0]):
+        tops[0] = max(tops[0], _number(logits[place]))
+    return tops.max()
+
+
+@_compiled(fastmath=_REORDERED)
+def _weigh(logits, top, temperature, weights, powers, bits):
+    """Put exp((logit - top) / temperature) into weights, 0 below the smallest normal float32, and return their sum."""
+    count = logits.shape[0]
+    for place in range(count):
+        weights[place] = (_number(logits[place]) - top) / temperature
+    _exponentials(weights, powers, bits, count)
+    total = np.float32(0.0)
+    for place in range(count):
+        is_nothing = (_number(logits[place]) - top) / temperature < _LOWEST
+        weights[place] = np.float32(0.0) if is_nothing else weights[place]
+        total += weights[place]
+    return np.float64(total)
+
+
+@_compiled(fastmath=set())
+def _first_above(target, sums, count):
+    """Return the first place whose sum is above target, the last one where none is."""
+    for place in range(count):
+        if sums[place] > target:
+            return place
+    return count - 1
+
+
+@_compiled(fastmath=set())
+def draw_part(logits, uniforms, temperatures, token_ids, logprobs, valid, start, stop):
+    """Draw one token a row from logits (rows, vocab) by uniforms (rows,) float64, in two levels as `sampling` does."""
+    vocab = logits.shape[1]
+    num_blocks = -(-vocab // _BLOCK)
+    weights, tops, bits = np.empty(_BLOCK, np.float32), np.empty(_BLOCK, np.float32), np.empty(_BLOCK, np.int32)
+    powers = bits.view(np.float32)
+    reached, inside = np.empty(num_blocks, np.float64), np.empty(_BLOCK, np.float64)
+    for row in range(start, stop):
+        own, temperature = logits[row], temperatures[row]
+        top, total = _largest(own, tops), 0.0
+        for block in range(num_blocks):
+            total += _weigh(own[block * _BLOCK : (block + 1) * _BLOCK], top, temperature, weights, powers, bits)
+            reached[block] = total
+        target = min(uniforms[row] * total, np.nextafter(total, 0.0))
+        block = _first_above(target, reached, num_blocks)
+        chosen = own[block * _BLOCK : (block + 1) * _BLOCK]
+        _weigh(chosen, top, temperature, weights, powers, bits)
+        inside_total = 0.0
+        for place in range(chosen.shape[0]):
+            inside_total += np.float64(weights[place])
+            inside[place] = inside_total
+        before = reached[block - 1] if block > 0 else 0.0
+        rest = min(target - before, np.nextafter(inside_total, 0.0))
+        place = _first_above(rest, inside, chosen.shape[0])
+        token_ids[row] = block * _BLOCK + place
+        valid[row] = math.isfinite(top) and math.isfinite(total) and total > 0.0
+        logprobs[row] = math.log(np.float64(weights[place])) - math.log(total) if valid[row] else math.nan

@@ -7,12 +7,14 @@ vocabulary is passed over once and neither sorted nor log-softmaxed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from rollmill.tasks.generation.row_threads import as_array, has_kernels, run_on_rows
 
 _BLOCK = 256
 _TOP_P_CANDIDATES = (256, 4096)
@@ -37,6 +39,12 @@ class RowSettings:
     any_kept: bool = False
     any_full: bool = False
 
+    @property
+    def plain(self) -> Tensor:
+        """Which rows are drawn from the softmax of their logits by temperature and nothing else, (rows,) bool."""
+        whole = (self.top_k == 0) & (self.top_p >= 1) & (self.penalty == 0)
+        return whole & (self.temperature > 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
@@ -56,21 +64,50 @@ class Draw:
 def draw(logits: Tensor, uniforms: Tensor, settings: RowSettings, recent: Tensor | None = None) -> Draw:
     """Draw one token a row.
 
-    logits (rows, vocab) float32, changed in place; uniforms (rows,) float64 in [0, 1); recent (rows, window) int64, the
-    last tokens that the frequency penalty counts, -1 for none. A row is valid unless its largest logit is NaN or
-    infinite, or its probabilities do not sum to a finite number.
+    logits (rows, vocab), changed in place; uniforms (rows,) float64 in [0, 1); recent (rows, window) int64, the last
+    tokens that the frequency penalty counts, -1 for none. A row is valid unless its largest logit is NaN or infinite,
+    or its probabilities do not sum to a finite number. On a CPU, rows of plain settings take a compiled pass, whatever
+    the other rows' settings are.
     """
-    raw = logits.clone() if settings.any_full else None
-    weights, valid = processed_weights(logits, settings, recent)
+    raw = logits.float().clone() if settings.any_full else None
+    drawn = _draw(logits, uniforms, settings, recent)
+    return drawn if raw is None else replace(drawn, full_logprobs=full_logprobs(raw, drawn.token_ids))
+
+
+def _draw(logits: Tensor, uniforms: Tensor, settings: RowSettings, recent: Tensor | None) -> Draw:
+    if not has_kernels(logits):
+        return _draw_processed(logits, uniforms, settings, recent)
+    plain = settings.plain
+    drawn = _draw_plain(logits, uniforms, settings)
+    if not settings.any_kept and bool(plain.all()):
+        return drawn
+    other = _draw_processed(logits, uniforms, settings, recent)
+    return replace(
+        other,
+        token_ids=torch.where(plain, drawn.token_ids, other.token_ids),
+        logprobs=torch.where(plain, drawn.logprobs, other.logprobs),
+        valid=torch.where(plain, drawn.valid, other.valid),
+    )
+
+
+def _draw_plain(logits: Tensor, uniforms: Tensor, settings: RowSettings) -> Draw:
+    rows = logits.shape[0]
+    token_ids = torch.empty(rows, dtype=torch.int64)
+    logprobs, valid = torch.empty(rows), torch.empty(rows, dtype=torch.bool)
+    given, results = (logits, uniforms, settings.temperature), (token_ids, logprobs, valid)
+    run_on_rows("draw_part", rows, tuple(as_array(tensor) for tensor in (*given, *results)))
+    return Draw(token_ids=token_ids, logprobs=logprobs, valid=valid)
+
+
+def _draw_processed(logits: Tensor, uniforms: Tensor, settings: RowSettings, recent: Tensor | None) -> Draw:
+    weights, valid = processed_weights(logits.float(), settings, recent)
     token_ids, totals = _inverse_cdf(weights, uniforms)
     chosen = weights.gather(1, token_ids[:, None])[:, 0]
-    logprobs = (chosen.double().log() - totals.log()).float()
     return Draw(
         token_ids=token_ids,
-        logprobs=logprobs,
+        logprobs=(chosen.double().log() - totals.log()).float(),
         valid=valid & torch.isfinite(totals) & (totals > 0),
         kept=_kept(weights) if settings.any_kept else None,
-        full_logprobs=None if raw is None else full_logprobs(raw, token_ids),
     )
 
 

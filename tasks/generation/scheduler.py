@@ -213,7 +213,7 @@ class InferenceScheduler:
         return [Row(group=group, sample_index=index, max_tokens=limit) for index in range(first, group.num_started)]
 
     def _forward(self, num_rows: int, prefilled: list[GroupState], started: list[Row]) -> Tensor:
-        """Return the logits of every active row, (rows, vocab) float32."""
+        """Return the logits of every active row, (rows, vocab) in the model's dtype."""
         parts = []
         if num_rows or prefilled:
             logits = self._packed_logits(num_rows, prefilled)
@@ -239,7 +239,7 @@ class InferenceScheduler:
                 logits_to_keep=torch.tensor(wanted, device=ids.device),
                 rollmill_layout=layout,
             )
-        return torch.as_tensor(output.logits[0]).float()
+        return torch.as_tensor(output.logits[0])
 
     def _sample(self, logits: Tensor) -> list[tuple[int, str]]:
         """Append one token to every row; return the rows that end with it, and why."""

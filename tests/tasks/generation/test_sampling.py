@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,6 +31,18 @@ def settings(
         any_top_p=top_p < 1,
         any_penalty=penalty != 0,
     )
+
+
+MIXED = RowSettings(
+    temperature=torch.tensor([1.0, 1.0, 0.0, 1.0]),
+    top_k=torch.tensor([0, 2, 0, 0]),
+    top_p=torch.tensor([1.0, 1.0, 1.0, 0.75]),
+    penalty=torch.zeros(4),
+    max_top_k=2,
+    any_greedy=True,
+    any_top_p=True,
+    any_penalty=False,
+)
 
 
 def kept(probabilities: list[float], **options: float) -> list[int]:
@@ -103,18 +116,41 @@ def test_top_p_over_a_flat_distribution_needs_most_of_the_vocabulary(vocab: int)
 
 def test_rows_of_one_batch_keep_their_own_settings() -> None:
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log().repeat(4, 1)
-    mixed = RowSettings(
-        temperature=torch.tensor([1.0, 1.0, 0.0, 1.0]),
-        top_k=torch.tensor([0, 2, 0, 0]),
-        top_p=torch.tensor([1.0, 1.0, 1.0, 0.75]),
-        penalty=torch.zeros(4),
-        max_top_k=2,
-        any_greedy=True,
-        any_top_p=True,
-        any_penalty=False,
-    )
-    weights, _ = processed_weights(logits, mixed)
+    weights, _ = processed_weights(logits, MIXED)
     assert [torch.nonzero(row)[:, 0].tolist() for row in weights] == [[0, 1, 2, 3], [0, 1], [0], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kept_and_full", [False, True])
+def test_a_row_draws_the_same_beside_rows_of_other_settings(dtype: torch.dtype, kept_and_full: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    mixed = replace(MIXED, any_kept=kept_and_full, any_full=kept_and_full)
+    for _ in range(50):
+        logits = (3 * torch.randn(4, 1000, generator=generator)).to(dtype)
+        numbers = torch.rand(4, generator=generator, dtype=torch.float64)
+        beside = draw(logits.clone(), numbers, mixed)
+        alone = draw(logits[:1].clone(), numbers[:1], settings(1))
+        assert torch.equal(beside.token_ids[:1], alone.token_ids)
+        assert torch.equal(beside.logprobs[:1], alone.logprobs)
+        assert beside.logprobs[2] == 0  # the greedy row
+        if kept_and_full:
+            assert beside.kept is not None
+            assert all(token in ids for token, ids in zip(beside.token_ids.tolist(), beside.kept, strict=True))
+            wanted = torch.log_softmax(logits.float(), -1).gather(1, beside.token_ids[:, None])[:, 0]
+            torch.testing.assert_close(beside.full_logprobs, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_bfloat16_logits_are_drawn_from_as_they_are() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(40, 3000, generator=generator)).bfloat16()
+    numbers = torch.rand(40, generator=generator, dtype=torch.float64)
+    ours, wider = (draw(given, numbers, settings(40, temperature=0.7)) for given in (logits, logits.float()))
+    assert torch.equal(ours.token_ids, wider.token_ids)
+    torch.testing.assert_close(ours.logprobs, wider.logprobs)
+
+
+def test_a_token_less_likely_than_the_smallest_normal_number_is_not_drawn() -> None:
+    assert draw_at(torch.tensor([[0.0, 87.5]]), [0.0]).token_ids.tolist() == [1]
 
 
 def test_the_penalty_counts_each_occurrence_in_the_window() -> None:
@@ -133,9 +169,10 @@ def test_greedy_takes_the_first_of_equal_logits_with_logprob_zero() -> None:
 
 @pytest.mark.parametrize("bad", [[float("nan"), 0.0], [float("inf"), 0.0], [float("-inf")] * 2])
 def test_unusable_logits_are_said_to_be_so(bad: list[float]) -> None:
-    logits = torch.tensor([[0.0, 1.0], bad, [1.0, 0.0]])
-    drawn = draw(logits, torch.full((3,), 0.5, dtype=torch.float64), settings(3))
-    assert drawn.valid.tolist() == [True, False, True]
+    for dtype in (torch.float32, torch.bfloat16):
+        logits = torch.tensor([[0.0, 1.0], bad, [1.0, 0.0]], dtype=dtype)
+        drawn = draw(logits, torch.full((3,), 0.5, dtype=torch.float64), settings(3))
+        assert drawn.valid.tolist() == [True, False, True]
 
 
 def test_uniform_numbers_are_uniform_and_do_not_repeat_over_rows_or_positions() -> None:
