@@ -6,15 +6,19 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from rollmill.errors import StoreAccessError
-from rollmill.storage.objects import Objects, StoredObject, exists, missing
+from rollmill.storage.objects import PROBE_FOLDER, Objects, StoredObject, exists, missing
+
+Result = TypeVar("Result")
 
 _TEMPORARY = "_tmp"
+_MAX_TRIES = 100
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 _ADVICE = {
@@ -45,9 +49,9 @@ class LocalObjects(Objects):
 
     def create(self, key: str, data: bytes) -> None:
         with self._explained(key), self._temporary(data) as temporary:
-            target = self._prepared(key)
+            target = self.folder / key
             try:
-                os.link(temporary, target)
+                _in_its_folder(target, lambda: os.link(temporary, target))
             except FileExistsError as error:
                 if target.read_bytes() != data:
                     raise exists(self, key) from error
@@ -62,8 +66,8 @@ class LocalObjects(Objects):
 
     def put(self, key: str, data: bytes) -> None:
         with self._explained(key), self._temporary(data) as temporary:
-            target = self._prepared(key)
-            os.replace(temporary, target)
+            target = self.folder / key
+            _in_its_folder(target, lambda: os.replace(temporary, target))
             _flush_folder(target.parent)
 
     def size(self, key: str) -> int | None:
@@ -84,6 +88,16 @@ class LocalObjects(Objects):
         with self._explained(key):
             (self.folder / key).unlink(missing_ok=True)
 
+    def tidy(self) -> None:
+        """Remove the folders of temporary files and probes, unless there is something in them."""
+        for name in (_TEMPORARY, PROBE_FOLDER):
+            with self._explained(name):
+                try:
+                    (self.folder / name).rmdir()
+                except OSError as error:
+                    if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+
     def check_reachable(self) -> None:
         there = next(folder for folder in (self.folder, *self.folder.parents) if folder.exists())
         if not there.is_dir():
@@ -103,16 +117,11 @@ class LocalObjects(Objects):
             )
             return sorted((stored for stored in found if stored and stored.key.startswith(prefix)), key=_key)
 
-    def _prepared(self, key: str) -> Path:
-        target = self.folder / key
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return target
-
     @contextmanager
     def _temporary(self, data: bytes) -> Iterator[Path]:
-        path = self._prepared(f"{_TEMPORARY}/{uuid.uuid4().hex}")
+        path = self.folder / _TEMPORARY / uuid.uuid4().hex
         try:
-            with path.open("xb") as file:
+            with _in_its_folder(path, lambda: path.open("xb")) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -136,6 +145,26 @@ class LocalObjects(Objects):
             raise StoreAccessError(
                 f"store {self.url}: {error.strerror or error} at {error.filename or key}{advice}"
             ) from error
+
+
+def _in_its_folder(path: Path, action: Callable[[], Result]) -> Result:
+    """Act in the path's folder, which is made; again when another process has tidied it away in between."""
+    for _ in range(_MAX_TRIES - 1):
+        try:
+            _make_folder(path.parent)
+            return action()
+        except FileNotFoundError:
+            continue
+    _make_folder(path.parent)
+    return action()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # also for a folder that was there a moment ago
+        if folder.exists() and not folder.is_dir():
+            raise
 
 
 def _stored(path: Path, folder: Path) -> StoredObject | None:

@@ -66,6 +66,10 @@ class Objects(ABC):
         """Return what killed writers left of writes that never became objects; `delete` removes it."""
         return self.scan(f"{PROBE_FOLDER}/")
 
+    def tidy(self) -> None:
+        """Remove the empty folders that finished writes leave; only a local disk has any."""
+        return
+
     def list(self, prefix: str) -> list[str]:
         """Return the sorted keys that begin with `prefix`."""
         return [stored.key for stored in self.scan(prefix)]
@@ -85,11 +89,14 @@ class Objects(ABC):
     def check_access(self) -> None:
         """Prove within seconds that this store can be written, read back and honours create-only writes.
 
-        Raises StoreAccessError with the reason and what to do.
+        Nothing of the proof stays. Raises StoreAccessError with the reason and what to do.
         """
         quick = self.impatient()
         quick.check_reachable()
-        prove_create_only(quick)
+        try:
+            prove_create_only(quick)
+        finally:
+            quick.tidy()
 
     def where(self, key: str) -> str:
         """Return the full address of `key`, for messages."""

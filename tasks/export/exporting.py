@@ -56,7 +56,8 @@ def export_training_set(
     A shard is in memory at a time, and the set itself on the local disk until it is finished. The same input gives the
     same bytes; a set that is there already is left as it is. Raises JobError when the place holds another set and
     `overwrite` is not set, StoreAccessError when the place cannot be written, and RunFailedError, with the reasons,
-    when fewer than `config.min_records` records are left.
+    when fewer than `config.min_records` records are left. Of several exports that race to a new place, the one that
+    began to write first is put there, and those of other sets are refused.
     """
     entries = choose_entries(store, versions, window)
     name = store_name(store.url)
@@ -74,7 +75,7 @@ def export_training_set(
         files = making.spool.finish()
         making.refuse_too_few(store.url)
         manifest = making.manifest(input_id, name, asked, entries, files)
-        put_in_place(place, manifest, files)
+        put_in_place(place, manifest, files, overwrite=overwrite)
     return Exported(url=place.url, manifest=manifest, is_new=True)
 
 

@@ -2,10 +2,12 @@
 
 `datasets.load_dataset` takes what the card's `data_files` name, and without a card whatever Parquet it finds. So a card
 that names nothing is there before the first file, and the one that names the files takes its place with a single put.
+The first card is created only if there is none, and says whose it is: so of two exports to one new place one goes on.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rollmill.errors import CorruptDataError, JobError, ObjectExistsError, ObjectMissingError
@@ -16,13 +18,19 @@ from rollmill.tasks.export.manifest import MANIFEST_KEY, Manifest
 from rollmill.tasks.export.spool import SpooledFile
 
 CARD_KEY = "README.md"
-UNFINISHED_CARD = b"""---
+_UNFINISHED_CARD = """---
 configs:
 - config_name: default
   data_files: unfinished/*.parquet
 ---
-This training set is being written, or its writer was stopped. The same `rollmill export` again finishes it.
+Training set {} is being written, or its writer was stopped. The same `rollmill export` again finishes it.
 """
+_UNFINISHED = re.compile(re.escape(_UNFINISHED_CARD).replace(r"\{\}", "(?P<input_id>[0-9a-f]+)"))
+
+
+def unfinished_card(input_id: str) -> bytes:
+    """Return the card of a set that is not whole yet, which names no files."""
+    return _UNFINISHED_CARD.format(input_id).encode()
 
 
 def data_path(export_id: str, name: str) -> str:
@@ -53,7 +61,12 @@ def refuse_others(place: Objects, input_id: str, overwrite: bool) -> None:
         raise JobError(f"{place.url} is a rollout store; give another --out for the training set")
     if overwrite:
         return
-    there = existing(place)
+    there, begun = existing(place), _begun(place)
+    if begun not in (None, input_id):
+        raise JobError(
+            f"another training set is being written to {place.url}, or its writer was stopped; the same export as "
+            "before finishes it, --overwrite puts this one in its place, or give another --out"
+        )
     if there is not None and there.input_id != input_id:
         raise JobError(
             f"{place.url} holds another training set ({there.records} {there.format} records of version "
@@ -71,18 +84,41 @@ def holds_store(place: Objects) -> bool:
 
 def holds_other_card(place: Objects) -> bool:
     """Say whether a card is there that no export has begun with; a place with a set has its own card."""
-    return _get(place, CARD_KEY) not in (None, UNFINISHED_CARD)
+    return _get(place, CARD_KEY) is not None and _begun(place) is None
 
 
-def put_in_place(place: Objects, manifest: Manifest, files: Sequence[SpooledFile]) -> None:
+def put_in_place(place: Objects, manifest: Manifest, files: Sequence[SpooledFile], *, overwrite: bool) -> None:
     """Store the files, then the manifest, then the card; remove the files of a set that this one replaces.
 
     Killed at any moment, readers see either what was there before or all of the new set, and doing it again ends the
-    same. Raises CorruptDataError when a file is there with other bytes.
+    same. Raises JobError when another export has begun there in the meantime, unless `overwrite`, and CorruptDataError
+    when a file is there with other bytes.
     """
+    try:
+        _claim(place, manifest.input_id, overwrite)
+        _put(place, manifest, files)
+    finally:
+        place.tidy()
+
+
+def _claim(place: Objects, input_id: str, overwrite: bool) -> None:
+    """Begin this set at a place that is free, or may be taken over; the card of a whole set stays until its end."""
+    try:
+        place.create(CARD_KEY, unfinished_card(input_id))
+    except ObjectExistsError:
+        refuse_others(place, input_id, overwrite)
+        if _begun(place) not in (None, input_id):
+            place.put(CARD_KEY, unfinished_card(input_id))
+
+
+def _begun(place: Objects) -> str | None:
+    """Return the input_id of the set that is being written where none was before, or None."""
+    match = _UNFINISHED.fullmatch((_get(place, CARD_KEY) or b"").decode(errors="replace"))
+    return match["input_id"] if match else None
+
+
+def _put(place: Objects, manifest: Manifest, files: Sequence[SpooledFile]) -> None:
     replaced = existing(place)
-    if _get(place, CARD_KEY) is None:
-        place.put(CARD_KEY, UNFINISHED_CARD)
     for file in files:
         path = data_path(manifest.export_id, file.name)
         try:

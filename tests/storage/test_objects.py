@@ -215,3 +215,26 @@ class _Read:
 
     def __call__(self, _: int) -> bytes:
         return self.objects.get(self.key)
+
+
+def test_writers_and_those_who_tidy_after_them_do_not_disturb_each_other(tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path)
+
+    def write(number: int) -> None:
+        objects.create(f"_probe/{number}", b"%d" % number)
+        objects.put("last", b"%d" % number)
+        objects.delete(f"_probe/{number}")
+        objects.tidy()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(200)))
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+
+
+def test_tidying_keeps_what_another_writer_has_there(tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path)
+    objects.check_access()
+    assert list(tmp_path.iterdir()) == []
+    objects.create("_probe/of another", b"x")
+    objects.tidy()
+    assert objects.list("") == ["_probe/of another"]

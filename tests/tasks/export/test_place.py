@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
+from crashing import HookedObjects
 from export_builders import all_files, config_of, export_and_die, publish_answers
 
-from rollmill.errors import CorruptDataError, JobError
+from rollmill.errors import CorruptDataError, JobError, RunFailedError
 from rollmill.storage.objects import open_objects
 from rollmill.storage.store import RolloutStore
 from rollmill.tasks.export.exporting import Exported, export_training_set
-from rollmill.tasks.export.place import UNFINISHED_CARD
+from rollmill.tasks.export.place import unfinished_card
 
 
 @pytest.fixture
@@ -77,7 +81,7 @@ def test_datasets_loads_both_splits_with_the_right_features(
 
 @pytest.mark.parametrize(
     ("method", "key"),
-    [("put", "README.md"), ("create", "data/{}/train"), ("create", "data/{}/test"), ("put", "manifest.json")],
+    [("create", "README.md"), ("create", "data/{}/train"), ("create", "data/{}/test"), ("put", "manifest.json")],
 )
 def test_a_killed_export_shows_nothing_and_the_next_one_ends_the_same(
     store: RolloutStore, tmp_path: Path, method: str, key: str, monkeypatch: pytest.MonkeyPatch
@@ -161,7 +165,7 @@ def test_a_file_that_was_changed_is_not_taken_for_the_sets_own(store: RolloutSto
     (tmp_path / "out" / first.manifest.files[0].path).write_bytes(b"changed")
     with pytest.raises(CorruptDataError, match="holds other bytes than this export makes"):
         exported(store, tmp_path / "out")
-    assert (tmp_path / "out" / "README.md").read_bytes() == UNFINISHED_CARD
+    assert (tmp_path / "out" / "README.md").read_bytes() == unfinished_card(first.manifest.input_id)
 
 
 def test_a_manifest_that_is_none_is_named(store: RolloutStore, tmp_path: Path) -> None:
@@ -169,3 +173,64 @@ def test_a_manifest_that_is_none_is_named(store: RolloutStore, tmp_path: Path) -
     (tmp_path / "out" / "manifest.json").write_text('{"kind": "web app"}')
     with pytest.raises(CorruptDataError, match=r"manifest\.json is not the manifest of a training set"):
         exported(store, tmp_path / "out")
+
+
+def race(store: RolloutStore, out: Path, formats: Sequence[str]) -> list[Future[Exported]]:
+    """Export several sets to one new place, all of which find it free and then begin to write at the same time."""
+    start = Barrier(len(formats), timeout=60)
+
+    def hook(moment: str, name: str, key: str) -> None:
+        if (moment, name, key) == ("before", "create", "README.md"):
+            start.wait()
+
+    def export(training_format: str) -> Exported:
+        place = HookedObjects(open_objects(str(out)), hook)
+        return export_training_set(store, place, config_of(training_format))
+
+    with ThreadPoolExecutor(len(formats)) as threads:
+        return [threads.submit(export, training_format) for training_format in formats]
+
+
+def test_of_exports_of_different_sets_that_race_to_a_new_place_one_is_put_there_whole(
+    store: RolloutStore, tmp_path: Path
+) -> None:
+    formats = ["sft", "dpo", "kto", "table"]
+    raced = race(store, tmp_path / "out", formats)
+    [won] = [export for export in raced if export.exception() is None]
+    for lost in raced:
+        if lost is not won:
+            assert isinstance(lost.exception(), JobError)
+            assert "another training set" in str(lost.exception())
+    manifest = won.result().manifest
+    assert manifest.format == formats[raced.index(won)]
+    exported(store, tmp_path / "alone", training_format=manifest.format)
+    assert all_files(tmp_path / "out") == all_files(tmp_path / "alone")
+
+
+def test_exports_of_the_same_set_that_race_to_a_new_place_all_succeed(store: RolloutStore, tmp_path: Path) -> None:
+    raced = race(store, tmp_path / "out", ["sft"] * 3)
+    assert len({export.result().manifest.export_id for export in raced}) == 1
+    exported(store, tmp_path / "alone")
+    assert all_files(tmp_path / "out") == all_files(tmp_path / "alone")
+
+
+def test_another_set_does_not_go_on_where_a_killed_export_began_unless_told(
+    store: RolloutStore, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert export_and_die(tmp_path / "store", out, "create", "data/") == -9
+    before = all_files(out)
+    with pytest.raises(JobError, match=r"another training set is being written to .* or its writer was stopped"):
+        exported(store, out, training_format="kto")
+    assert all_files(out) == before
+    assert exported(store, out, training_format="kto", overwrite=True).is_new
+    assert exported(store, tmp_path / "alone", training_format="kto").is_new
+    assert {path for path in all_files(out) if not path.startswith("_tmp/")} == set(all_files(tmp_path / "alone"))
+
+
+def test_an_export_leaves_nothing_beside_its_set(store: RolloutStore, tmp_path: Path) -> None:
+    exported(store, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"README.md", "data", "manifest.json"}
+    with pytest.raises(RunFailedError):
+        exported(store, tmp_path / "none", min_records=10**6)
+    assert list((tmp_path / "none").iterdir()) == []
