@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rollmill.storage.group_table import KEPT_IDS, GroupTable
 from rollmill.storage.kept import kept_tokens
-from rollmill.storage.ragged import padded
+from rollmill.storage.ragged import Choice, padded, padded_mask
 from rollmill.storage.results import RolloutResult
 
 Chosen = tuple[GroupTable, NDArray[np.int64]]
@@ -60,14 +60,18 @@ def pad_groups(
     rows = [(table, table.order[groups].reshape(-1)) for table, groups in chosen]
     firsts = [(table, table.order[groups, 0]) for table, groups in chosen]
     shape = (sum(len(groups) for _, groups in chosen), group_size)
-    prompts, prompt_mask = _lists(firsts, "prompt_token_ids", np.int64, padding.pad_id, padding.prompt_side)
-    responses, response_mask = _lists(rows, "response_token_ids", np.int64, padding.pad_id, padding.response_side)
-    logprobs, _ = _lists(rows, "logprobs", np.float32, 0.0, padding.response_side)
+    asked, answers = _lists(firsts, "prompt_token_ids"), _lists(rows, "response_token_ids")
+    prompts = padded(asked, np.int64, padding.pad_id, padding.prompt_side)
+    responses = padded(answers, np.int64, padding.pad_id, padding.response_side)
+    response_mask = padded_mask(answers, padding.response_side)
+    logprobs = padded(_lists(rows, "logprobs"), np.float32, 0.0, padding.response_side)
     has = {name for table, _ in chosen[:1] for name in table.lists}
-    full = _lists(rows, "full_logprobs", np.float32, 0.0, padding.response_side)[0] if "full_logprobs" in has else None
+    full = None
+    if "full_logprobs" in has:
+        full = padded(_lists(rows, "full_logprobs"), np.float32, 0.0, padding.response_side)
     return RolloutResult(
         prompts=torch.from_numpy(prompts),
-        prompt_mask=torch.from_numpy(prompt_mask),
+        prompt_mask=torch.from_numpy(padded_mask(asked, padding.prompt_side)),
         responses=torch.from_numpy(responses.reshape(*shape, responses.shape[1])),
         response_mask=torch.from_numpy(response_mask.reshape(*shape, responses.shape[1])),
         logprobs_old=torch.from_numpy(logprobs.reshape(*shape, responses.shape[1])),
@@ -85,10 +89,8 @@ def pad_groups(
     )
 
 
-def _lists(
-    rows: Sequence[Chosen], name: str, dtype: type[np.generic], fill: float, side: str
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    return padded([(table.lists[name], numbers) for table, numbers in rows], dtype, fill, side)
+def _lists(rows: Sequence[Chosen], name: str) -> list[Choice]:
+    return [(table.lists[name], numbers) for table, numbers in rows]
 
 
 def _numbers(rows: Sequence[Chosen], name: str, dtype: type[np.generic]) -> NDArray[Any]:

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 
 from platformdirs import user_cache_path
 
-from rollmill.storage.concurrency import at_once
+from rollmill.storage.concurrency import MAX_REQUESTS_AT_ONCE, at_once
 from rollmill.storage.file_cache import DEFAULT_MAX_CACHE_BYTES, FileCache
 from rollmill.storage.objects import Objects
 from rollmill.storage.parquet import CommittedFile, check_bytes
+
+_MAX_AT_ONCE_FROM_DISK = 2
 
 
 class FileSource:
@@ -31,6 +33,11 @@ class FileSource:
         if folder is None and objects.url.startswith("s3://"):
             folder = user_cache_path("rollmill") / "files"
         self._cache = None if folder is None else FileCache(folder, max_cache_bytes)
+
+    @property
+    def max_at_once(self) -> int:
+        """How many files are best read and decoded at once: from a disk it is work, from a network mostly waiting."""
+        return MAX_REQUESTS_AT_ONCE if self.objects.url.startswith("s3://") else _MAX_AT_ONCE_FROM_DISK
 
     def read(self, file: CommittedFile) -> bytes:
         """Return the file's bytes. Raises ObjectMissingError or CorruptDataError that name the file."""

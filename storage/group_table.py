@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rollmill.errors import CorruptDataError, InputError
 from rollmill.storage.parquet import REMEDY, CommittedFile
-from rollmill.storage.ragged import Ragged
+from rollmill.storage.ragged import Ragged, numpy_of
 from rollmill.storage.schema import RESULT_COLUMNS
 
 _LIST_COLUMNS = ("prompt_token_ids", "response_token_ids", "logprobs")
@@ -49,7 +49,7 @@ class GroupTable:
         if not np.array_equal(lists["response_token_ids"].lengths(), lists["logprobs"].lengths()):
             raise CorruptDataError("token ids and logprobs of a row differ in number")
         lists.update(_further(rows))
-        numbers = {name: rows[name].to_numpy() for name in ("policy_version", "reward")}
+        numbers = {name: _numbers(rows[name]) for name in ("policy_version", "reward")}
         return cls(lists, {name: _texts(rows[name]) for name in _TEXT_COLUMNS}, numbers, _group_order(rows))
 
     @classmethod
@@ -86,19 +86,19 @@ def decode_groups(
     """Return a committed response file's groups, with these FURTHER_COLUMNS, and its logprob_mode.
 
     Raises InputError when its job did not store a further column, and CorruptDataError, naming `where`, when the file
-    is not what was committed, or its groups are not whole or of another size.
+    is not what was committed, or its groups are not whole or of another size. It decodes in the calling thread alone,
+    for a thread of Arrow's own may let go of `data` last, when Python is no longer there to be asked.
     """
     try:
-        fragment = _parquet_format().make_fragment(pa.BufferReader(_owned(data)))
-        schema = fragment.physical_schema
+        parquet = pq.ParquetFile(pa.BufferReader(data), read_dictionary=_REPEATED_COLUMNS, pre_buffer=False)
+        schema = parquet.schema_arrow
         columns = [*RESULT_COLUMNS, *further]
         absent = sorted(set(columns) - set(schema.names))
         mode = (schema.metadata or {}).get(b"logprob_mode")
         if absent or mode is None:
             what = ", ".join(absent) or "logprob_mode"
             raise CorruptDataError(f"{where} has no {what}; it is not a file of responses")
-        # Arrow's own pool keeps what was freed, which adds up over many files of different sizes.
-        rows = fragment.to_table(columns=columns, memory_pool=pa.system_memory_pool())
+        rows = parquet.read(columns=columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise CorruptDataError(f"{where} cannot be decoded: {error}") from error
     if rows.num_rows != file.rows:
@@ -106,7 +106,7 @@ def decode_groups(
     refuse_absent(rows, further, where)
     try:
         table = GroupTable.of(rows.replace_schema_metadata(None))
-    except CorruptDataError as error:
+    except (CorruptDataError, pa.ArrowException) as error:
         raise CorruptDataError(f"{where}: {error}") from error
     if table.num_groups and table.group_size != group_size:
         raise CorruptDataError(f"{where} has groups of {table.group_size}, its run has groups of {group_size}")
@@ -130,23 +130,9 @@ def _further(rows: pa.Table) -> dict[str, Ragged]:
     return lists
 
 
-@cache
-def _parquet_format() -> Any:
-    from pyarrow.dataset import ParquetFileFormat  # imports pandas where that is installed, so only when it is needed
-
-    return ParquetFileFormat(dictionary_columns=list(_REPEATED_COLUMNS), pre_buffer=False)
-
-
-def _owned(data: bytes) -> pa.Buffer:
-    """Return a copy that Arrow owns: its threads may let go of it last, when Python is no longer there to be asked."""
-    buffer = pa.allocate_buffer(len(data), memory_pool=pa.system_memory_pool())
-    np.frombuffer(buffer, np.uint8)[:] = np.frombuffer(data, np.uint8)
-    return buffer
-
-
 def _group_order(rows: pa.Table) -> NDArray[np.int64]:
     groups = _group_numbers(rows)
-    samples = rows["sample_index"].to_numpy()
+    samples = _numbers(rows["sample_index"])
     order = np.lexsort((samples, groups))
     sizes = np.bincount(groups, minlength=1)
     group_size = int(sizes[0])
@@ -174,15 +160,23 @@ def _group_numbers(rows: pa.Table) -> NDArray[np.int64]:
 def _texts(column: pa.ChunkedArray) -> NDArray[np.object_]:
     values = column.combine_chunks()
     if pa.types.is_dictionary(values.type):
-        different: NDArray[np.object_] = values.dictionary.to_numpy(zero_copy_only=False)
-        repeated: NDArray[np.object_] = different[values.indices.to_numpy()]
+        different: NDArray[np.object_] = np.array(values.dictionary.to_pylist(), dtype=object)
+        repeated: NDArray[np.object_] = different[numpy_of(values.indices)]
         return repeated
-    each: NDArray[np.object_] = values.to_numpy(zero_copy_only=False)
-    return each
+    return np.array(values.to_pylist(), dtype=object)
+
+
+def _numbers(column: pa.ChunkedArray) -> NDArray[Any]:
+    """Return the numbers, NaN where they are null."""
+    values = column.combine_chunks()
+    if not values.null_count:
+        return numpy_of(values)
+    known = numpy_of(values.is_valid().cast(pa.uint8())).astype(bool)
+    stored = pa.Array.from_buffers(values.type, len(values), [None, values.buffers()[1]], offset=values.offset)
+    return np.where(known, numpy_of(stored), np.nan)
 
 
 def _codes(column: pa.ChunkedArray) -> NDArray[np.int64]:
     values = column.combine_chunks()
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    codes: NDArray[np.int64] = encoded.indices.to_numpy().astype(np.int64)
-    return codes
+    return numpy_of(encoded.indices).astype(np.int64)

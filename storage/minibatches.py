@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.errors import InputError
-from rollmill.storage.ahead import Ahead
 from rollmill.storage.assemble import pad_groups
-from rollmill.storage.concurrency import at_once
+from rollmill.storage.concurrency import made_ahead
 from rollmill.storage.file_source import FileSource
 from rollmill.storage.group_table import GroupTable, decode_groups
 from rollmill.storage.log import DatasetFile, LogEntry
-from rollmill.storage.order import Block, epoch_order
+from rollmill.storage.order import MAX_BLOCK_BYTES, Block, epoch_order
 from rollmill.storage.reading import Reading
 from rollmill.storage.results import RolloutResult
 
-_BLOCKS_AHEAD = 1
+_MAX_BYTES_AHEAD = 2 * MAX_BLOCK_BYTES
+"""Files of at most as many bytes, but at least one, are decoded while the groups before them are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,11 @@ class MinibatchReader:
         blocks = [block for block in order if block.start + len(block.groups) > position]
         waiting = _Waiting()
         per_step = self._reading.prompts_per_step
-        tables = Ahead(self._decoded(blocks), _BLOCKS_AHEAD)
+        files = [self._files[file] for block in blocks for file in block.files]
+        decoded = made_ahead(self._decode, files, lambda file: file.bytes, _MAX_BYTES_AHEAD, self._source.max_at_once)
         try:
-            for block, table in zip(blocks, tables, strict=True):
-                self._add(waiting, block, table, position)
-                del table
+            for block in blocks:
+                self._add(waiting, block, GroupTable.joined(list(islice(decoded, len(block.files)))), position)
                 while len(waiting) >= per_step:
                     groups, position_after = waiting.take(per_step)
                     is_last = position_after == sum(self._num_groups)
@@ -105,7 +105,7 @@ class MinibatchReader:
                 groups, _ = waiting.take(len(waiting))
                 yield self._minibatch(groups, Cursor(epoch + 1))
         finally:
-            tables.close()
+            decoded.close()
 
     def _add(self, waiting: _Waiting, block: Block, table: GroupTable, position: int) -> None:
         skipped = max(position - block.start, 0)
@@ -124,10 +124,6 @@ class MinibatchReader:
             padding=self._reading.padding,
         )
         return Minibatch(result, after)
-
-    def _decoded(self, blocks: Sequence[Block]) -> Generator[GroupTable, None, None]:
-        for block in blocks:
-            yield GroupTable.joined(at_once(self._decode, [self._files[file] for file in block.files]))
 
     def _decode(self, file: DatasetFile) -> GroupTable:
         where = self._source.where(file)

@@ -21,7 +21,8 @@ def main() -> None:
         groups += result.num_groups
         tokens += int(result.response_mask.sum())
         runner.step()
-    sys.stdout.write(json.dumps({"peak": _peak(), "groups": groups, "tokens": tokens}) + "\n")
+    found = {"peak": _peak(), "groups": groups, "tokens": tokens, "pandas": "pandas" in sys.modules}
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 def _peak() -> int:
