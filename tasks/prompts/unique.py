@@ -20,7 +20,7 @@ class UniqueIds:
         """Remember `prompt_id` as the next one; return how many came before its first use, or None when it is new."""
         first, second = _DIGEST.unpack(blake2b(prompt_id.encode(), digest_size=_DIGEST.size).digest())
         slots, last = self._slots, len(self._slots) - 1
-        slot = first & last
+        slot: int = first & last
         while entry := slots[slot]:
             if self._first[entry - 1] == first and self._second[entry - 1] == second:
                 return entry - 1
