@@ -1,37 +1,28 @@
-"""The page in a real browser: headless Chromium, found on the PATH or named by CHROMIUM."""
+"""The page in a real browser."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from chromium import headless_chromium
+from playwright.sync_api import Browser, expect
 from playwright.sync_api import Page as BrowserPage
 from report_builders import ERROR, FAILED, publish, rewarded
 from store_builders import in_memory
 
 from rollmill.tasks.report.build import build_report
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-              "--disable-sync", "--no-first-run", "--disable-quic"]  # fmt: skip
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><!-- \u2028 end"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
-    if path is None:
-        pytest.skip("no Chromium on the PATH, and CHROMIUM names none; on Debian: apt-get install chromium")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
+    with headless_chromium() as chromium:
         yield chromium
-        chromium.close()
 
 
 @dataclass(slots=True)
