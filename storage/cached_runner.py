@@ -193,7 +193,7 @@ class CachedRolloutRunner:
             self._reader = prepared.reader if prepared else MinibatchReader(self._source, entries, self._reading)
             self._cursor, self._is_fresh = Cursor(), True
         if self._consumer is not None and self._reading.rank == 0:
-            pin(self._store.objects, self._consumer, numbers[0], _SECONDS_PINNED)
+            pin(self._store.objects, self._consumer, numbers[0], _SECONDS_PINNED, oldest=min(numbers))
 
     def _agreed_entries(self) -> list[LogEntry]:
         agreement = Agreement.among(self._reading.world_size, self._process_group)

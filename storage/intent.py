@@ -9,6 +9,7 @@ from rollmill.errors import CorruptDataError, ObjectExistsError, ObjectMissingEr
 from rollmill.storage.concurrency import at_once
 from rollmill.storage.layout import intent_key
 from rollmill.storage.log import LogEntry, VersionLog
+from rollmill.storage.retirement import refuse_retired
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,20 @@ class Intent:
         return next((entry for entry in entries if entry and entry.operation_id == self.wanted.operation_id), None)
 
     def note(self) -> LogEntry | None:
-        """Note that the operation begins; return its entry if another worker noted it, and ended it, before."""
+        """Note that the operation begins; return its entry if another worker noted it, and ended it, before.
+
+        A note that led to no entry is written again, for its age tells `vacuum` that somebody is at it. Raises JobError
+        when the run was retired before the note.
+        """
         length = 0 if self.latest is None else self.latest.number
         try:
             self.log.objects.create(self._key, json.dumps({"after": length, "at": self.wanted.created_at}).encode())
         except ObjectExistsError:
-            return self.published_before()
+            published = self.published_before()
+            if published is not None:
+                return published
+            self.log.objects.put(self._key, self.log.objects.get(self._key))
+        refuse_retired(self.log.objects, self.wanted.run_id)
         return None
 
     @property

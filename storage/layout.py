@@ -27,6 +27,14 @@ def marker_key(run_id: str, stage: str, index: int, generation: int) -> str:
     return f"runs/{run_id}/{stage}/{index:05d}" + (f"-{generation}.json" if generation else ".json")
 
 
+def retired_key(run_id: str) -> str:
+    return f"runs/{run_id}/retired.json"
+
+
+def run_prefix(run_id: str) -> str:
+    return f"runs/{run_id}/"
+
+
 def markers_prefix(run_id: str, stage: str) -> str:
     return f"runs/{run_id}/{stage}/"
 
@@ -39,6 +47,10 @@ def parse_marker_key(key: str) -> tuple[str, str, int, int] | None:
 
 def data_prefix(run_id: str, stage: str) -> str:
     return f"data/{run_id}/{stage}/"
+
+
+def data_prefix_of_run(run_id: str) -> str:
+    return f"data/{run_id}/"
 
 
 def parse_data_key(key: str) -> tuple[str, str, int] | None:

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollmill.errors import CorruptDataError, InputError
+from rollmill.errors import CorruptDataError, InputError, ObjectMissingError
 from rollmill.storage.objects import Objects
+from rollmill.storage.retirement import missing_because_retired
 from rollmill.storage.schema import BYTE_STREAM_SPLIT_COLUMNS
 
 
@@ -70,8 +71,16 @@ def read_committed(objects: Objects, committed: CommittedFile, columns: Sequence
 
 
 def check_bytes(objects: Objects, committed: CommittedFile) -> bytes:
-    """Return a committed file's bytes; raises CorruptDataError when they are not those that were committed."""
-    data, where = objects.get(committed.file), objects.where(committed.file)
+    """Return a committed file's bytes.
+
+    Raises CorruptDataError when they are not those that were committed, and ObjectMissingError, which says so when
+    its run was retired.
+    """
+    where = objects.where(committed.file)
+    try:
+        data = objects.get(committed.file)
+    except ObjectMissingError as error:
+        raise missing_because_retired(objects, committed.file) or error from error
     if len(data) != committed.bytes:
         raise CorruptDataError(f"{where} has {len(data)} bytes, {committed.bytes} were committed; {REMEDY}")
     if hashlib.sha256(data).hexdigest() != committed.sha256:

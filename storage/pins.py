@@ -16,29 +16,33 @@ _CONSUMER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,199}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """Consumer `consumer` reads version `version` until `expires_at` (UTC, ISO 8601), unless it pins again."""
+    """Consumer `consumer` reads versions `oldest` to `version` until `expires_at` (UTC, ISO 8601), or pins again."""
 
     consumer: str
     version: int
     expires_at: str
+    oldest: int
 
     @property
     def expiry(self) -> datetime:
         return datetime.fromisoformat(self.expires_at)
 
 
-def pin(objects: Objects, consumer: str, version: int, seconds: float) -> Pin:
+def pin(objects: Objects, consumer: str, version: int, seconds: float, oldest: int | None = None) -> Pin:
     """Say that `consumer` reads `version` for `seconds` from now on; its earlier pin is replaced.
 
-    One write, and no reading. Raises InputError for a consumer that cannot be a file name, a version below 1, or no
-    time at all.
+    With `oldest` it holds all versions from that one on, for a reader of several runs. One write, and no reading.
+    Raises InputError for a consumer that cannot be a file name, a version below 1, or no time at all.
     """
+    first = version if oldest is None else oldest
     if not _CONSUMER.fullmatch(consumer):
         raise InputError(f"a pin's consumer must hold letters, digits and . _ = - only, got {consumer!r}")
-    if version < 1 or not 0 < seconds < float("inf"):
-        raise InputError(f"a pin needs a version and a time above 0, got version {version} for {seconds} seconds")
+    if not 1 <= first <= version or not 0 < seconds < float("inf"):
+        raise InputError(
+            f"a pin needs versions and a time above 0, got version {first} to {version} for {seconds} seconds"
+        )
     expires_at = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
-    made = Pin(consumer=consumer, version=version, expires_at=expires_at)
+    made = Pin(consumer=consumer, version=version, expires_at=expires_at, oldest=first)
     objects.put(pin_key(consumer), json.dumps(asdict(made)).encode())
     return made
 
@@ -61,7 +65,7 @@ def live_pins(objects: Objects, now: datetime | None = None) -> list[Pin]:
 def _read(objects: Objects, key: str) -> Pin | None:
     try:
         made = Pin(**json.loads(objects.get(key)))
-        known = made.version >= 1 and made.expiry.tzinfo is not None
+        known = 1 <= made.oldest <= made.version and made.expiry.tzinfo is not None
     except ObjectMissingError:
         return None
     except (ValueError, TypeError) as error:

@@ -11,6 +11,7 @@ a run that is published as it goes lists only the files that are new, and names 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from rollmill.storage.version import DatasetVersion
 logger = logging.getLogger(__name__)
 
 _MAX_STEPS_BACK = 16
+_SECONDS_TO_APPEND = 1800.0  # half of the least age of what `vacuum` retires
 
 
 def publish_run(
@@ -58,7 +60,11 @@ def published_entry(objects: Objects, run_id: str) -> LogEntry | None:
 def _publish_once(
     objects: Objects, plan: Plan, stage: str, policy_version: int, shards: frozenset[int] | None
 ) -> LogEntry | None:
-    """Return the new or existing entry, or None when another worker has just published other parts of this run."""
+    """Return the new or existing entry, or None when all of it must be done again.
+
+    That is when another worker has just published other parts of this run, or when this one was held up for so long
+    that its run may have been retired meanwhile.
+    """
     log = VersionLog(objects)
     latest = log.latest()
     base = _base(log, latest, plan, stage, policy_version)
@@ -77,8 +83,9 @@ def _publish_once(
     published = intent.published_before()
     if published is None:
         prove_run(runs, plan, stage, markers, new)
+        began = time.time()
         published = intent.note()
-    return published or _append(log, wanted.adding_to(base) if base else wanted, latest)
+    return published or _append(log, wanted.adding_to(base) if base else wanted, latest, began)
 
 
 def _chosen(plan: Plan, shards: frozenset[int] | None) -> frozenset[int]:
@@ -121,12 +128,13 @@ def _unnumbered(plan: Plan, stage: str, policy_version: int, by_shard: Mapping[i
     )
 
 
-def _append(log: VersionLog, wanted: LogEntry, latest: LogEntry | None) -> LogEntry | None:
+def _append(log: VersionLog, wanted: LogEntry, latest: LogEntry | None, began: float) -> LogEntry | None:
     """Append after `latest`, or after whatever others append in the meantime.
 
-    Returns None for a part of a run of which another part came in between: it has to stand for both.
+    Returns None for a part of a run of which another part came in between, for it has to stand for both, and when
+    it is too long since this publish `began` (by the wall clock).
     """
-    while True:
+    while abs(time.time() - began) < _SECONDS_TO_APPEND:  # not the monotonic clock: a machine may sleep
         entry = _after(latest, wanted)
         try:
             log.append(entry)
@@ -145,6 +153,7 @@ def _append(log: VersionLog, wanted: LogEntry, latest: LogEntry | None) -> LogEn
             latest = taken
         else:
             return entry
+    return None
 
 
 def _holds(taken: LogEntry, wanted: LogEntry) -> bool:

@@ -34,6 +34,7 @@ from rollmill.storage.layout import (
 from rollmill.storage.objects import Objects
 from rollmill.storage.parquet import encode, read_committed
 from rollmill.storage.plan import Plan, check_run_id, refuse_mismatch
+from rollmill.storage.retirement import refuse_retired
 from rollmill.storage.rows import check_rows
 from rollmill.storage.schema import RESPONSE_SCHEMA
 
@@ -71,11 +72,12 @@ class RunStore:
         """Store the plan of a new run, or return the plan to continue an existing run with.
 
         The existing plan's shards are kept, with the tuning of the one given. Raises PlanMismatchError, naming each
-        field, when the existing run would give other rows.
+        field, when the existing run would give other rows, and JobError when the run was retired.
         """
         if plan.run_id != self.run_id:
             raise ValueError(f"this is the plan of run {plan.run_id}, not of {self.run_id}")
         claim_format(self.objects)
+        refuse_retired(self.objects, self.run_id)
         try:
             self.objects.create(plan_key(self.run_id), plan.to_json().encode())
         except ObjectExistsError:

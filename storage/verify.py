@@ -17,11 +17,13 @@ from rollmill.storage.layout import (
     parse_log_key,
     parse_marker_key,
     plan_key,
+    retired_key,
 )
 from rollmill.storage.ledger import LEDGER_COLUMNS, PROMPTS_STAGE, prove_rows
 from rollmill.storage.log import DatasetFile, LogEntry
 from rollmill.storage.parquet import CommittedFile, read_committed
 from rollmill.storage.plan import Plan
+from rollmill.storage.retirement import retirement_of
 from rollmill.storage.rows import check_rows
 from rollmill.storage.runs import RunStore, ShardMarker
 from rollmill.storage.schema import PROMPT_SCHEMA, RESPONSE_SCHEMA
@@ -51,7 +53,8 @@ class VerifyReport:
 
 def verify_store(store: RolloutStore, version: int | None = None) -> VerifyReport:
     """Check the log's chain, and for what the latest version (or `version`) reaches: every file's length, checksum,
-    footer, schema and rows, and the ledger of every run; then the shards of runs that are not published.
+    footer, schema and rows, and the ledger of every run; then the shards of runs that are not published. Runs that
+    were retired have no files to check.
 
     With `version`, runs that it does not reach are left alone. Damage becomes a problem of the report.
     Raises ObjectMissingError for a version that does not exist, StoreAccessError for a store that cannot be read.
@@ -63,9 +66,11 @@ def verify_store(store: RolloutStore, version: int | None = None) -> VerifyRepor
         return verification.report()
     entries = [entry for entry in verification.check_log() if version is None or entry.number <= version]
     newest = {entry.run_id: entry for entry in sorted(entries, key=lambda entry: entry.number)}
-    for entry in newest.values():
-        verification.check_run(entry)
-    verification.check_markers(set(newest) if version is not None else None)
+    retired = {run_id for run_id in newest if verification.is_retired(run_id)}
+    for run_id, entry in newest.items():
+        if run_id not in retired:
+            verification.check_run(entry)
+    verification.check_markers(set(newest) if version is not None else None, retired)
     return verification.report()
 
 
@@ -126,6 +131,14 @@ class _Verification:
         if entry is None:
             self.problems.append(Problem(f"version {number} is missing from the log", log_key(number)))
         return entry
+
+    def is_retired(self, run_id: str) -> bool:
+        """Whether the run's files were removed on purpose; a damaged note of that is a problem, and means no."""
+        try:
+            return retirement_of(self.store.objects, run_id) is not None
+        except CorruptDataError as error:
+            self._add(error, retired_key(run_id))
+            return False
 
     def check_run(self, entry: LogEntry) -> None:
         """Check the files of a published run, and its ledger when all of them can be read."""
@@ -202,11 +215,13 @@ class _Verification:
             return None
         return table
 
-    def check_markers(self, run_ids: set[str] | None) -> None:
-        """Check every shard's newest marker, and the files that no version has led to yet."""
+    def check_markers(self, run_ids: set[str] | None, retired: set[str]) -> None:
+        """Check every shard's newest marker, and the files that no version has led to yet, but of retired runs."""
         listed = filter(None, map(parse_marker_key, self.store.objects.list("runs/")))
         shards = self.shards | {(run_id, stage, index) for run_id, stage, index, _ in listed}
-        chosen = sorted(shard for shard in shards if run_ids is None or shard[0] in run_ids)
+        chosen = sorted(
+            shard for shard in shards if shard[0] not in retired and (run_ids is None or shard[0] in run_ids)
+        )
         for run_id in sorted({run_id for run_id, _, _ in chosen} - self.runs):
             self.runs.add(run_id)
             self._plan_of(RunStore(self.store.objects, run_id))

@@ -15,6 +15,7 @@ from rollmill.storage.layout import log_key
 from rollmill.storage.log import DatasetFile, LogEntry, VersionLog
 from rollmill.storage.objects import Objects
 from rollmill.storage.parquet import read_committed
+from rollmill.storage.retirement import retirement_of
 from rollmill.storage.schema import RESULT_COLUMNS
 
 if TYPE_CHECKING:
@@ -75,12 +76,15 @@ class DatasetVersion:
     def runs(self, window: int = 1) -> list[LogEntry]:
         """Return the entries of the `window` newest runs, or of as many as there are, newest first.
 
-        Raises InputError for a window below 1, CorruptDataError when the log has a gap.
+        A window ends before the first of its earlier runs that was retired. Raises InputError for a window below 1,
+        CorruptDataError when the log has a gap.
         """
         if window < 1:
             raise InputError(f"window must be at least 1, got {window}")
         chosen: dict[str, LogEntry] = {}
         for entry in self._back():
+            if chosen and entry.run_id not in chosen and retirement_of(self.objects, entry.run_id):
+                break
             chosen.setdefault(entry.run_id, entry)
             if len(chosen) == window:
                 break

@@ -48,6 +48,7 @@ def test_a_vacuum_removes_it_and_says_so_as_json(command: RunCommand, store: Pat
         "bytes": 15,
         "dry_run": False,
         "pins": {"trainer": 1},
+        "retired": [],
         "referenced": 6,
         "young": 0,
     }
@@ -59,6 +60,25 @@ def test_a_vacuum_removes_it_and_says_so_as_json(command: RunCommand, store: Pat
 def test_what_is_not_old_enough_stays(command: RunCommand, store: Path) -> None:
     assert "removed 0 objects" in command("vacuum", store, "--older-than", "2w").out
     assert (store / ORPHAN).exists()
+
+
+def test_runs_of_older_versions_than_are_kept_are_retired(command: RunCommand, store: Path) -> None:
+    write_run(open_objects(str(store)), plan_of("newer"))
+    publish_run(open_objects(str(store)), plan_of("newer"), "generate", policy_version=1)
+    _make_old(store)
+    planned = command("vacuum", store, "--keep-versions", "1", "--dry-run")
+    assert "would remove 7 objects" in planned.out
+    assert "run run would be retired" in planned.out
+    done = command("vacuum", store, "--keep-versions", "1")
+    assert "removed 7 objects" in done.out
+    assert "run run is retired" in done.out
+    assert command("verify", store).status == 0
+    rows = json.loads(command("ls", store, "--json").out)
+    assert [(row["version"], row["retired"]) for row in rows] == [(1, True), (2, False)]
+    assert "retired" in command("ls", store).out
+    refused = command("vacuum", store, "--keep-versions", "0")
+    assert (refused.status, refused.out) == (2, "")
+    assert "keep-versions must be at least 1" in refused.err
 
 
 @pytest.mark.parametrize(

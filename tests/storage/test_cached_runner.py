@@ -340,7 +340,12 @@ def test_the_version_in_use_is_pinned_under_the_consumers_name() -> None:
 
     store = published()
     CachedRolloutRunner(store, consumer="trainer")()
-    assert [(pin.consumer, pin.version) for pin in live_pins(store.objects)] == [("trainer", 1)]
+    [held] = live_pins(store.objects)
+    assert (held.consumer, held.oldest, held.version) == ("trainer", 1, 1)
+    publish(store.objects, "run1")
+    CachedRolloutRunner(store, consumer="trainer", window=2)()
+    [held] = live_pins(store.objects)
+    assert (held.consumer, held.oldest, held.version) == ("trainer", 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,15 @@ def test_a_pin_holds_until_it_expires_or_is_taken_back(place: Place) -> None:
     assert [made.consumer for made in live_pins(objects)] == ["trainer"]
 
 
+def test_a_pin_holds_all_versions_from_the_oldest_on() -> None:
+    objects = in_memory()
+    made = pin(objects, "trainer", 5, seconds=60, oldest=3)
+    assert live_pins(objects) == [made]
+    assert (made.oldest, made.version) == (3, 5)
+    with pytest.raises(InputError, match="got version 6 to 5"):
+        pin(objects, "trainer", 5, seconds=60, oldest=6)
+
+
 def test_pinning_again_moves_the_pin(place: Place) -> None:
     objects = place.objects()
     for version in (1, 2, 5):
@@ -41,7 +50,10 @@ def test_a_pin_that_makes_no_sense_is_refused_and_not_written(consumer: str, ver
     assert objects.list("") == []
 
 
-@given(garbage=st.binary(max_size=60) | st.sampled_from([b"{}", b'{"consumer": "c", "version": 0, "expires_at": "1"}']))
+@given(
+    garbage=st.binary(max_size=60)
+    | st.sampled_from([b"{}", b'{"consumer": "c", "version": 0, "expires_at": "1", "oldest": 0}'])
+)
 def test_a_damaged_pin_is_named(garbage: bytes) -> None:
     objects = in_memory()
     objects.put("pins/trainer.json", garbage)

@@ -1,4 +1,4 @@
-"""`rollmill vacuum`: remove what killed writers left in a store."""
+"""`rollmill vacuum`: remove what killed writers left in a store, and what is out of use."""
 
 from __future__ import annotations
 
@@ -16,22 +16,32 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 def vacuum(
     store: Annotated[str, typer.Argument(help="A local folder or s3://bucket/prefix.")],
     older_than: Annotated[str, typer.Option(metavar="AGE", help="Look only at what is older: 12h, 7d, 2w.")] = "7d",
+    keep_versions: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Also retire the runs that neither the N newest versions nor a reader holds."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Remove data files that no version and no shard refers to, and temporary files, that killed workers left.
 
-    Example: rollmill vacuum ./rollouts --older-than 7d --dry-run
+    With --keep-versions, runs are retired as well: all their files are removed, and their versions can be listed but no
+    longer read. Kept are runs whose versions were among the N newest at any moment since AGE ago, that somebody has
+    worked on since then, or that a reader has pinned.
+
+    Example: rollmill vacuum ./rollouts --older-than 7d --keep-versions 10 --dry-run
     """
     from rollmill.storage.objects import open_objects
     from rollmill.storage.vacuum import vacuum_store
 
-    report = vacuum_store(open_objects(store), older_than=_age(older_than), dry_run=dry_run)
+    age = _age(older_than)
+    report = vacuum_store(open_objects(store), older_than=age, keep_versions=keep_versions, dry_run=dry_run)
     keys = [stored.key for stored in report.removed]
     pins = {pin.consumer: pin.version for pin in report.pins}
     if as_json:
         summary = {"removed": keys, "bytes": report.num_bytes, "dry_run": dry_run, "pins": pins}
-        print(json.dumps({**summary, "referenced": report.num_referenced, "young": report.num_young}))
+        counts = {"referenced": report.num_referenced, "young": report.num_young}
+        print(json.dumps({**summary, "retired": report.retired, **counts}))
         return
     for key in keys:
         print(key)
@@ -39,6 +49,8 @@ def vacuum(
         f"{'would remove' if dry_run else 'removed'} {len(keys)} objects, {report.num_bytes} bytes; "
         f"kept {report.num_referenced} older ones that are in use and {report.num_young} that are not {older_than} old"
     )
+    for run_id in report.retired:
+        print(f"run {run_id} {'would be' if dry_run else 'is'} retired")
     for consumer, version in pins.items():
         print(f"version {version} is held by {consumer}")
 
