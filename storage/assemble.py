@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from rollmill.storage.group_table import KEPT_IDS, GroupTable
+from rollmill.storage.group_table import KEPT_IDS, RESPONSE_TEXT, GroupTable
 from rollmill.storage.kept import kept_tokens
 from rollmill.storage.ragged import Choice, padded, padded_mask
 from rollmill.storage.results import RolloutResult
@@ -79,7 +79,9 @@ def pad_groups(
         kept_tokens=kept_tokens(rows, responses.shape[1], padding.response_side) if KEPT_IDS in has else None,
         rewards=torch.from_numpy(_numbers(rows, "reward", np.float32).reshape(shape)),
         prompt_texts=_texts(firsts, "prompt_text"),
-        response_texts=_nested(_texts(rows, "response_text"), group_size),
+        response_texts=_nested(
+            [text for table, numbers in rows for text in table.lists[RESPONSE_TEXT].texts(numbers)], group_size
+        ),
         prompt_ids=_texts(firsts, "prompt_id"),
         finish_reasons=_nested(_texts(rows, "finish_reason"), group_size),
         policy_version=policy_version,

@@ -21,7 +21,9 @@ _LIST_COLUMNS = ("prompt_token_ids", "response_token_ids", "logprobs")
 KEPT_COUNTS, KEPT_IDS = "kept_counts", "kept_ids"
 """The lists that the column kept_token_ids becomes: how many ids each token was drawn from, and these ids."""
 
-_TEXT_COLUMNS = ("run_id", "prompt_id", "prompt_text", "response_text", "finish_reason", "metadata")
+RESPONSE_TEXT = "response_text"
+"""The text that is different in each row; it becomes strings only where it is asked for, for it may be long."""
+
 _REPEATED_COLUMNS = ("run_id", "prompt_id", "prompt_text", "finish_reason", "metadata")
 """Text that repeats within a group, or everywhere; it is decoded once for each different value."""
 
@@ -30,8 +32,8 @@ _REPEATED_COLUMNS = ("run_id", "prompt_id", "prompt_text", "finish_reason", "met
 class GroupTable:
     """Whole groups of `group_size` rows each: group g is `order[g]`, the numbers of its rows with the samples in order.
 
-    `lists` holds the token ids, the logprobs and what FURTHER_COLUMNS the rows have, `texts` the columns of text,
-    `numbers` policy_version and reward, which is NaN where it is null; each by the column's name.
+    By name, `lists` holds the token ids, the logprobs, the response's text and what FURTHER_COLUMNS the rows have,
+    `texts` the other columns of text, `numbers` policy_version and reward, which is NaN where it is null.
     """
 
     lists: dict[str, Ragged]
@@ -48,9 +50,10 @@ class GroupTable:
         lists = {name: Ragged.of(rows[name]) for name in _LIST_COLUMNS}
         if not np.array_equal(lists["response_token_ids"].lengths(), lists["logprobs"].lengths()):
             raise CorruptDataError("token ids and logprobs of a row differ in number")
+        lists[RESPONSE_TEXT] = Ragged.of_texts(rows[RESPONSE_TEXT])
         lists.update(_further(rows))
         numbers = {name: _numbers(rows[name]) for name in ("policy_version", "reward")}
-        return cls(lists, {name: _texts(rows[name]) for name in _TEXT_COLUMNS}, numbers, _group_order(rows))
+        return cls(lists, {name: _texts(rows[name]) for name in _REPEATED_COLUMNS}, numbers, _group_order(rows))
 
     @classmethod
     def joined(cls, tables: Sequence[GroupTable]) -> GroupTable:

@@ -19,7 +19,7 @@ from rollmill.storage.order import MAX_BLOCK_BYTES, Block, epoch_order
 from rollmill.storage.reading import Reading
 from rollmill.storage.results import RolloutResult
 
-_MAX_BYTES_AHEAD = 2 * MAX_BLOCK_BYTES
+_MAX_BYTES_AHEAD = 3 * MAX_BLOCK_BYTES // 2
 """Files of at most as many bytes, but at least one, are decoded while the groups before them are taken."""
 
 

@@ -27,6 +27,12 @@ class Ragged:
         return cls.joined(parts) if parts else cls((), *(np.zeros(0, np.int64) for _ in range(3)))
 
     @classmethod
+    def of_texts(cls, column: pa.ChunkedArray) -> Ragged:
+        """Return a column of strings, which holds nulls nowhere, as lists of UTF-8 bytes, without copying them."""
+        parts = [_of_text_chunk(chunk) for chunk in column.chunks]
+        return cls.joined(parts) if parts else cls((), *(np.zeros(0, np.int64) for _ in range(3)))
+
+    @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
         """Return the lists of the first part, then those of the second, and so on, without copying their elements."""
         firsts = np.cumsum([0, *(len(part.arrays) for part in parts)])
@@ -51,6 +57,12 @@ class Ragged:
     def lengths(self) -> NDArray[np.int64]:
         return self.stops - self.starts
 
+    def texts(self, chosen: NDArray[np.int64]) -> list[str]:
+        """Return the chosen ones of `of_texts` as strings."""
+        views = [array.data for array in self.arrays]
+        bounds = zip(*(part[chosen].tolist() for part in (self.where, self.starts, self.stops)), strict=True)
+        return [str(views[where][start:stop], "utf-8") for where, start, stop in bounds]
+
 
 def numpy_of(array: pa.Array) -> NDArray[Any]:
     """Return numbers without nulls, not copied.
@@ -64,6 +76,15 @@ def numpy_of(array: pa.Array) -> NDArray[Any]:
 def _of_chunk(lists: pa.ListArray) -> Ragged:
     offsets = numpy_of(lists.offsets).astype(np.int64)
     return Ragged((numpy_of(lists.values),), np.zeros(len(lists), np.intp), offsets[:-1], offsets[1:])
+
+
+def _of_text_chunk(texts: pa.StringArray) -> Ragged:
+    _, offsets, data = texts.buffers()
+    count = texts.offset + len(texts) + 1
+    bounds = np.frombuffer(offsets, np.int32, count)[texts.offset :] if len(texts) else np.zeros(1, np.int32)
+    characters = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    ends = bounds.astype(np.int64)
+    return Ragged((characters,), np.zeros(len(texts), np.intp), ends[:-1], ends[1:])
 
 
 def _of_nested_chunk(lists: pa.ListArray) -> tuple[Ragged, Ragged]:

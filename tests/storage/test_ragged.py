@@ -33,6 +33,17 @@ def test_chosen_lists_of_several_chunks_are_padded_as_one_by_one(
     assert np.array_equal(padded_mask(arrays, side), mask.numpy())
 
 
+@given(chunks=st.lists(st.lists(st.text(max_size=4), max_size=5), max_size=3), data=st.data())
+def test_texts_of_several_chunks_come_back_as_they_were(chunks: list[list[str]], data: st.DataObject) -> None:
+    column = pa.chunked_array([pa.array(chunk, pa.string()) for chunk in chunks], pa.string())
+    texts = [text for chunk in chunks for text in chunk]
+    skipped = data.draw(st.integers(0, len(texts)))
+    left = texts[skipped:]
+    chosen = data.draw(st.lists(st.sampled_from(range(len(left)))) if left else st.just([]))
+    ragged = Ragged.of_texts(column.slice(skipped))
+    assert ragged.texts(np.array(chosen, np.int64)) == [left[number] for number in chosen]
+
+
 def test_a_side_that_is_none_is_refused() -> None:
     for make in (lambda: padded([], np.int64, 0, "top"), lambda: padded_mask([], "top")):
         with pytest.raises(ValueError, match="padding side must be left or right, got top"):
