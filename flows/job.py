@@ -36,7 +36,7 @@ FAILED_FRACTION = (
 class ShardsConfig(BaseModel):
     """How the prompt dataset is cut. Answers do not depend on it."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", title="Shards")
 
     prompts_per_shard: int = Field(
         default=64,
@@ -49,7 +49,7 @@ class ShardsConfig(BaseModel):
 class PublishConfig(BaseModel):
     """When readers see a run."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", title="Publish")
 
     every_shards: int | None = Field(
         default=None,
@@ -63,7 +63,7 @@ class PublishConfig(BaseModel):
 class ReportConfig(BaseModel):
     """A page to look at, made of the version that the run publishes at its end."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", title="Report")
 
     page: str | None = Field(
         default=None,
@@ -77,7 +77,7 @@ class ReportConfig(BaseModel):
 class FleetConfig(BaseModel):
     """How many flow runs share the run's shards. Who starts them waits, makes what they leave, and publishes."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", title="Fleet")
 
     size: int = Field(
         default=1,

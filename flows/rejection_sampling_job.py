@@ -16,6 +16,8 @@ from rollmill.tasks.export.config import ExportConfig
 class ExportJob(ExportConfig):
     """The training set that is made of the rollouts."""
 
+    model_config = ConfigDict(title="Export")
+
     out: str = Field(
         min_length=1,
         description="Where the set goes: a local folder or s3://bucket/prefix, apart from the store. An earlier set of "

@@ -12,7 +12,7 @@ from rollmill.tasks.generation.types import SamplingParams
 class PolicyConfig(BaseModel):
     """Which model answers."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", title="Policy")
 
     model: str = Field(
         min_length=1,
@@ -35,7 +35,7 @@ class PolicyConfig(BaseModel):
 class SamplingConfig(BaseModel):
     """How answers are drawn. Any change is another run."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", title="Sampling")
 
     group_size: int = Field(default=8, ge=1, le=4096, description="Answers drawn for each prompt (G).")
     max_tokens: int = Field(default=1024, ge=1, description="Most new tokens an answer may have; longer ones are cut.")
@@ -82,7 +82,7 @@ class SamplingConfig(BaseModel):
 class EngineConfig(BaseModel):
     """What the policy runs on. But for `backend`, none of these fields changes an answer."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", title="Engine")
 
     backend: Literal["torch", "vllm"] = Field(
         default="torch",

@@ -19,7 +19,7 @@ def _auto_is_unset(value: object) -> object:
 class LocalRunner(BaseModel):
     """Engines as processes of the machine that the flow runs on, one for each of engine.devices."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", title="Local")
 
     type: Literal["local"] = Field(description="local: one engine process a device of this machine.")
 
@@ -30,7 +30,7 @@ LOCAL = LocalRunner(type="local")
 class RayRunner(BaseModel):
     """Engines as actors of a Ray cluster, of which the machine that the flow runs on is a node. Needs the extra ray."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", title="Ray")
 
     type: Literal["ray"] = Field(description="ray: one actor a device, on whichever nodes of the cluster have room.")
     address: str = Field(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class PromptsConfig(BaseModel):
     """Where the prompts come from and how they are put to the policy. Any change is another run."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", title="Prompts")
 
     source: str = Field(
         min_length=1,

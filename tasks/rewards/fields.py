@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,10 +13,17 @@ from rollmill.errors import JobError
 Fields = TypeVar("Fields", bound="RewardFields")
 
 
+def _kind(model: type) -> str:
+    """Return what forms call a kind of reward: its type."""
+    assert issubclass(model, BaseModel)
+    kind = model.model_fields.get("type")
+    return model.__name__ if kind is None else str(get_args(kind.annotation)[0])
+
+
 class RewardFields(BaseModel):
     """What every kind of reward has."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", model_title_generator=_kind)
 
     weight: float = Field(
         default=1.0,

@@ -23,7 +23,7 @@ TrainingFormat = Literal["sft", "dpo", "kto", "table"]
 class SelectionConfig(BaseModel):
     """Which answers become training data. Filters act in the order of these fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, title="Selection")
 
     best_of: int | None = Field(
         default=None, ge=1, description="Look only at the first so many answers to each prompt; unset looks at all."
