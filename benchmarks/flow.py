@@ -46,6 +46,7 @@ def main() -> None:
         "rows": options.prompts * options.group_size,
         "repeats": options.repeats,
         "scheduler_seconds": round(alone, 2),
+        "seconds_a_shard": round(flow / options.shards, 1),
         "flow_seconds": round(flow, 2),
         "ratio": round(flow / alone, 3),
     }
