@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Generator, Iterator
 from queue import SimpleQueue
-from threading import Event, Semaphore, Thread, current_thread
+from threading import Event, Semaphore, Thread
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -32,6 +32,7 @@ class Ahead(Iterator[Item], Generic[Item]):
         self._thread = Thread(target=_produce, args=arguments, name="rollmill-ahead", daemon=True)
         self._process = os.getpid()
         weakref.finalize(self, _end, self._permits, self._closed, self._process).atexit = False
+        _forget_the_ended()
         _RUNNING[self._thread] = (self._permits, self._closed)
         self._thread.start()
 
@@ -72,7 +73,6 @@ def _produce(
         queue.put((None, error))
     finally:
         items.close()
-        _RUNNING.pop(current_thread(), None)
 
 
 def _end(permits: Semaphore, closed: Event, process: int) -> None:
@@ -82,7 +82,14 @@ def _end(permits: Semaphore, closed: Event, process: int) -> None:
 
 
 _RUNNING: dict[Thread, tuple[Semaphore, Event]] = {}
-"""The threads that may not have ended yet; each takes itself out. Copied as a whole, for others change it meanwhile."""
+"""The threads that may not have ended yet. Copied as a whole, for others change it meanwhile."""
+
+
+def _forget_the_ended() -> None:
+    """Take out threads that are gone; none takes itself out, for it may still have tensors to let go of then."""
+    for thread in _RUNNING.copy():
+        if thread.ident is not None and not thread.is_alive():
+            _RUNNING.pop(thread, None)
 
 
 @atexit.register
