@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollmill.tasks.generation.config import EngineConfig, PolicyConfig, SamplingConfig
 from rollmill.tasks.generation.runner_config import LOCAL, RunnerConfig
 from rollmill.tasks.prompts.config import PromptsConfig
 from rollmill.tasks.rewards.config import RewardConfigs
+from rollmill.tasks.storage_options import StorageOptions
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-
-_SECRET_OPTIONS = frozenset({"key", "secret", "token", "password", "aws_access_key_id", "aws_secret_access_key"})
-
-
-def _refuse_credentials(options: dict[str, Any]) -> dict[str, Any]:
-    """Return `options`. Raises ValueError when they hold credentials, which Prefect would store with the job."""
-    found = sorted(_SECRET_OPTIONS.intersection(options))
-    if found:
-        raise ValueError(f"{', '.join(found)} would be stored with the job: put credentials into the environment")
-    return options
-
-
-StorageOptions = Annotated[dict[str, Any], AfterValidator(_refuse_credentials)]
-"""What fsspec is told of a store, without credentials."""
 
 FAILED_FRACTION = (
     "The share of answers whose reward may fail. Beyond it the run stops, as soon as that is certain, and publishes "

@@ -9,8 +9,9 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from rollmill.flows.job import RolloutJob, StorageOptions
+from rollmill.flows.job import RolloutJob
 from rollmill.tasks.export.config import ExportConfig
+from rollmill.tasks.storage_options import StorageOptions
 
 
 class ExportJob(ExportConfig):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rollmill.flows.job import FAILED_FRACTION, StorageOptions
+from rollmill.flows.job import FAILED_FRACTION
 from rollmill.tasks.rewards.config import RewardConfigs
 from rollmill.tasks.row_filter import Condition, RowFilter
 from rollmill.tasks.scoring import FAILED_ROWS
+from rollmill.tasks.storage_options import StorageOptions
 
 
 class RescoreJob(BaseModel):

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from rollmill.tasks.storage_options import StorageOptions
+
 
 class PromptsConfig(BaseModel):
     """Where the prompts come from and how they are put to the policy. Any change is another run."""
@@ -27,10 +29,10 @@ class PromptsConfig(BaseModel):
         description="Options of the source itself: split, name, revision, data_dir or data_files of an hf: dataset; "
         "seed and the task's own settings for reasoning_gym. Files take none.",
     )
-    storage_options: dict[str, Any] = Field(
+    storage_options: StorageOptions = Field(
         default_factory=dict,
-        description="Passed to fsspec when the source is a URL, such as key, secret and endpoint_url for s3://. What "
-        "is not given comes from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and so on).",
+        description="Passed to fsspec when the source is a URL, such as endpoint_url or profile for s3://. Credentials "
+        "are refused here: they come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and so on).",
     )
     prompt_column: str | None = Field(
         default=None,

@@ -139,8 +139,8 @@ def test_a_large_dataset_is_spooled_in_bounded_memory() -> None:
     assert kilobytes < 60_000  # the prompts are 120 MB
 
 
-def test_the_identity_of_a_run_holds_no_credentials() -> None:
-    prompts = PromptsConfig(source="s3://bucket/prompts.jsonl", storage_options={"secret": "s3cr3t"})
+def test_the_identity_of_a_run_does_not_hold_how_its_prompts_are_reached() -> None:
+    prompts = PromptsConfig(source="s3://bucket/prompts.jsonl", storage_options={"profile": "s3cr3t"})
     rendering = RenderingFingerprint(tokenizer="t", template="c")
     identity = identity_of(PolicyConfig(model="m"), "w", prompts, "p", rendering, SamplingConfig())
     assert "s3cr3t" not in str(identity)

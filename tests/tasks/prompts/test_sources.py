@@ -86,7 +86,7 @@ def test_a_csv_header_with_one_name_twice_is_refused(tmp_path: Path) -> None:
 def test_options_that_a_source_does_not_take_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n')
     assert "remove split" in refusal(f"{tmp_path}/a.jsonl", options={"split": "train"})
-    assert "remove key" in refusal(f"{tmp_path}/a.jsonl", storage_options={"key": "a"})
+    assert "remove anon" in refusal(f"{tmp_path}/a.jsonl", storage_options={"anon": True})
     assert "hf: has no option streaming" in refusal(f"hf:{tmp_path}", options={"streaming": True})
 
 
@@ -109,37 +109,53 @@ def test_every_field_says_what_it_changes() -> None:
     assert all(field.description for field in PromptsConfig.model_fields.values())
 
 
-def test_a_bucket_is_read_with_keys_from_the_environment(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def s3_keys(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put into the environment what the server asks for."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("s3_keys")
+def test_a_bucket_is_read_with_keys_from_the_environment(s3: S3Place) -> None:
     files = s3fs.S3FileSystem(**s3.storage_options)
     rows = b"".join(b'{"prompt": "p%d", "answer": "%d"}\n' % (index, index) for index in range(3000))
     files.pipe_file(f"{s3.url}/a.jsonl", rows)
     with files.open(f"{s3.url}/a.parquet", "wb") as file:
         pq.write_table(pa.table({"prompt": [f"p{index}" for index in range(3000)]}), file)
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
     expected = [f"p{index}" for index in range(3000)]
     for name in ("a.jsonl", "a.parquet"):
         assert [prompt.content for prompt in read(f"{s3.url}/{name}")] == expected
 
 
-def test_a_bucket_is_read_with_keys_from_the_job(s3: S3Place) -> None:
+@pytest.mark.usefixtures("s3_keys")
+def test_a_bucket_is_read_at_the_address_that_the_job_gives(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
     s3fs.S3FileSystem(**s3.storage_options).pipe_file(f"{s3.url}/a.csv", b"prompt,answer\na,1\n")
-    [prompt] = read(f"{s3.url}/a.csv", storage_options=s3.storage_options)
+    [prompt] = read(f"{s3.url}/a.csv", storage_options={"endpoint_url": s3.endpoint_url})
     assert (prompt.content, prompt.columns) == ("a", {"answer": "1"})
 
 
-def test_what_is_wrong_with_a_bucket_is_said(s3: S3Place) -> None:
-    options = s3.storage_options
-    assert "no such file or bucket" in refusal(f"{s3.url}/no.jsonl", storage_options=options)
-    assert "no such file or bucket" in refusal("s3://no-such-bucket/a.jsonl", storage_options=options)
-    assert "access is denied" in refusal(f"{s3.url}/no.jsonl", storage_options={**options, "secret": "wrong"})
+@pytest.mark.usefixtures("s3_keys")
+def test_what_is_wrong_with_a_bucket_is_said(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no such file or bucket" in refusal(f"{s3.url}/no.jsonl")
+    assert "no such file or bucket" in refusal("s3://no-such-bucket/a.jsonl")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    assert "access is denied" in refusal(f"{s3.url}/no.jsonl")
 
 
+@pytest.mark.usefixtures("s3_keys")
 def test_a_server_that_cannot_be_reached_is_said_soon() -> None:
     before = time.monotonic()
-    options = {"key": "a", "secret": "b", "endpoint_url": "http://127.0.0.1:9"}
+    options = {"endpoint_url": "http://127.0.0.1:9"}
     assert "Could not connect to the endpoint" in refusal("s3://bucket/a.jsonl", storage_options=options)
     assert time.monotonic() - before < 30
+
+
+@pytest.mark.parametrize("name", ["key", "secret", "token", "aws_secret_access_key"])
+def test_credentials_are_refused_where_they_would_be_stored(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"{name} would be stored with the job: put credentials into the env"):
+        PromptsConfig(source="s3://bucket/a.jsonl", storage_options={name: "s3cr3t"})
 
 
 def test_an_address_of_no_known_kind_is_refused() -> None:
