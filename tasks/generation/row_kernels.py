@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -27,12 +27,27 @@ _NAN_BITS = np.uint32(0x7FC0)
 _REORDERED = {"reassoc", "contract", "nsz"}  # sums may run in vectors; NaN and infinity keep their meaning
 
 
-def _compiled(*, fastmath: set[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _compiled(*, fastmath: set[str]) -> _Decorator:
+    """Compile a function that kernels call, into each of them.
+
+    Called for itself, it would be whichever copy the process has: a kernel loaded from disk would round differently
+    from the same kernel compiled just now.
+    """
+    return cast("_Decorator", numba.njit(nogil=True, error_model="numpy", forceinline=True, fastmath=fastmath))
+
+
+def _kernel(*, fastmath: set[str]) -> _Decorator:
+    """Compile a kernel, with all that it calls, and keep it on disk."""
+
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
         try:
-            return numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=fastmath)(function)  # type: ignore[no-any-return]
+            return cast("Callable[..., Any]", numba.njit(cache=True, **options)(function))
         except RuntimeError:  # neither this folder nor the user's cache can be written
-            return numba.njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)  # type: ignore[no-any-return]
+            return cast("Callable[..., Any]", numba.njit(**options)(function))
 
     return decorate
 
@@ -129,7 +144,7 @@ def _mix(weights, values, count, output):
                 output[query, index] += weights[query, place] * _number(values[place, index])
 
 
-@_compiled(fastmath=_REORDERED)
+@_kernel(fastmath=_REORDERED)
 def attend_part(
     query,  # (rows, kv_heads, queries, dim)
     new_keys,  # (rows, kv_heads, dim)
@@ -172,7 +187,7 @@ def attend_part(
                     output[row, head, place, index] = _stored(total, output)
 
 
-@_compiled(fastmath=_REORDERED)
+@_kernel(fastmath=_REORDERED)
 def norm_part(states, weight, epsilon, output, start, stop):
     """Divide states (rows, width) by their root mean square and multiply by weight (width,) float32."""
     width = states.shape[1]
@@ -186,7 +201,7 @@ def norm_part(states, weight, epsilon, output, start, stop):
             output[row, index] = _stored(_number(states[row, index]) * factor * weight[index], output)
 
 
-@_compiled(fastmath=_REORDERED)
+@_kernel(fastmath=_REORDERED)
 def gate_part(both, output, start, stop):
     """Write SiLU(gate) * up into output (rows, width); both (rows, 2 * width) is gate, then up."""
     width = output.shape[1]
@@ -225,7 +240,7 @@ def _rotate(states, first, cosines, sines, output):
         first += dim
 
 
-@_compiled(fastmath=_REORDERED)
+@_kernel(fastmath=_REORDERED)
 def rotate_part(states, cosines, sines, query, key, value, start, stop):
     """Split states (tokens, all heads * dim) into query, key and value (tokens, heads, dim); rotate the first two.
 
@@ -284,7 +299,7 @@ def _first_above(target, sums, count):
     return count - 1
 
 
-@_compiled(fastmath=set())
+@_kernel(fastmath=set())
 def draw_part(logits, uniforms, temperatures, token_ids, logprobs, valid, start, stop):
     """Draw one token a row from logits (rows, vocab) by uniforms (rows,) float64, in two levels as `sampling` does."""
     vocab = logits.shape[1]

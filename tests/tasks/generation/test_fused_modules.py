@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -181,3 +185,17 @@ def test_a_poisoned_state_stays_visible_in_its_own_row_alone(dtype: torch.dtype,
         others = [row for row in range(24) if row != 3]
         assert not torch.isfinite(output[0, 3]).all()
         assert torch.equal(output[0, others], clean[0, others])
+
+
+@pytest.mark.slow
+def test_kernels_compiled_just_now_and_loaded_from_disk_give_the_same_bits(tmp_path: Path) -> None:
+    worker = Path(__file__).parents[2] / "kernel_worker.py"
+
+    def checksum(cache: str) -> str:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / cache), "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(
+            [sys.executable, str(worker)], env=environment, check=True, capture_output=True, text=True
+        ).stdout
+
+    compiled, loaded, compiled_again = checksum("one"), checksum("one"), checksum("two")
+    assert compiled == loaded == compiled_again
