@@ -208,10 +208,11 @@ def test_whatever_is_published_and_pinned_only_what_is_out_of_use_goes(
     published: list[tuple[str, str, int]], keep_versions: int, days: int, pinned: tuple[int, int] | None
 ) -> None:
     objects, moments = Calendar(in_memory()), {}
+    last_work: dict[str, int] = {}
     for run_id, stage, pause in published:
         version = publish(objects, run_id, stage)
         moments.setdefault(version.number, objects.day)
-        last_work = {run_id: objects.day}
+        last_work[run_id] = objects.day
         objects.day += pause
     if not published:
         return
