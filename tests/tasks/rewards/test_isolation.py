@@ -255,6 +255,7 @@ def test_limits_that_make_no_sense_are_refused(scorer: MakeScorer) -> None:
 def test_an_interrupt_while_a_child_works_ends_the_child() -> None:
     config = plain_config({"type": "regex", "pattern": "^(a+)+$"})
     rater = isolated(plain_rater(config), config.model_dump(mode="json"), Limits(seconds_per_call=600))
+    rater.rate([[Item(prompt="", response="a")]])  # so that the child has started
     timer = threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
