@@ -53,7 +53,7 @@ def _kernel(*, fastmath: set[str]) -> _Decorator:
 
 
 def _number(stored):
-    """Return a stored key or value as float32: itself, or the bfloat16 whose bits a uint16 holds."""
+    """Return a stored number as float32: itself, or the bfloat16 whose bits a uint16 holds."""
 
 
 @overload(_number, inline="always")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ import yaml
 from fault_proxy import fault_proxy
 from flow_builders import write_job
 from interrupted_runs import NUM_SHARDS, Rows, expect_the_rows, num_scored, rollmill, slow_job, told_of
+from meanwhile import meanwhile
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect_stack import POOL, PrefectStack, end_of, wait_until, worker
@@ -24,25 +22,6 @@ from rollmill.flows.rollout import rollout
 from rollmill.storage.store import RolloutStore
 
 SECONDS_OF_OUTAGE = 65.0
-
-
-@contextmanager
-def meanwhile(act: Callable[[], None]) -> Iterator[None]:
-    """Do something beside what is inside, and fail when it failed."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:
-            failed.append(error)
-            raise
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield
-    thread.join()
-    assert not failed
 
 
 @pytest.mark.slow

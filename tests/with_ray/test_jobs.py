@@ -8,15 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flow_builders import answers, files_of, job_of, job_values, unloadable_policy, write_job
+from meanwhile import meanwhile
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.logging.handlers import APILogWorker
@@ -53,25 +51,6 @@ def local(policy: Path, prompts: Path, tmp_path_factory: pytest.TempPathFactory)
 
 def num_scored(store: Path) -> int:
     return len(list(store.glob("runs/tiny-v3/score-*/*.json")))
-
-
-@contextmanager
-def meanwhile(act: Callable[[], None]) -> Iterator[None]:
-    """Do something beside the run inside, and fail when it failed."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:
-            failed.append(error)
-            raise
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield
-    thread.join()
-    assert not failed
 
 
 def assert_whole(store: Path, rows: Rows) -> None:
