@@ -26,11 +26,27 @@ Rows = dict[tuple[str, int], dict[str, Any]]
 NUM_SHARDS = 12
 REWARDS = [{"type": "function", "path": "slow_rewards:score"}]
 
+_SLOW_REWARDS = """
+import time
+
+
+def score(prompts, completions, **columns):
+    time.sleep({seconds})
+    return [len(text) % 7 / 7 for text in completions]
+"""
+
 
 def slow_job(policy: Path, prompts: Path, store: str, num_shards: int = NUM_SHARDS, **sections: Any) -> dict[str, Any]:
     """Return a job of 24 prompts whose reward takes a second a shard."""
     shards = {"shards__prompts_per_shard": 24 // num_shards}
     return job_values(policy, prompts, store, rewards=REWARDS, **shards, **sections)
+
+
+def write_slow_rewards(folder: Path, seconds: float) -> Path:
+    """Make a folder with the module of `REWARDS`, whose reward takes so many seconds a shard."""
+    folder.mkdir()
+    (folder / "slow_rewards.py").write_text(_SLOW_REWARDS.format(seconds=seconds))
+    return folder
 
 
 def rows_of(store: RolloutStore) -> Rows:

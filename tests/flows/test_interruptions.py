@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from flow_builders import answers, files_of, job_values, write_job
+from interrupted_runs import REWARDS, write_slow_rewards
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_DATABASE_CONNECTION_URL
 
 from rollmill.flows.job_file import load_job
@@ -34,9 +35,11 @@ _SECONDS_UNTIL_ALL_ARE_GONE = 5.0
 
 
 @pytest.fixture
-def job_file(policy: Path, prompts: Path, tmp_path: Path) -> Path:
-    """A job file whose store is `store` beside it; one prompt a shard gives many points to be interrupted at."""
-    values = job_values(policy, prompts, str(tmp_path / "store"), shards__prompts_per_shard=1)
+def job_file(policy: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job file whose store is `store` beside it; one prompt a shard gives many points to be interrupted at, and a
+    reward that takes its time leaves shards to do after each."""
+    monkeypatch.syspath_prepend(str(write_slow_rewards(tmp_path / "modules", 0.3)))
+    values = job_values(policy, prompts, str(tmp_path / "store"), shards__prompts_per_shard=1, rewards=REWARDS)
     return write_job(tmp_path / "job.yaml", values)
 
 
@@ -46,7 +49,7 @@ def start(job_file: Path, prefect_home: Path | None = None) -> subprocess.Popen[
     ours = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
     return subprocess.Popen(
         [sys.executable, "-m", "rollmill.cli", "run", str(job_file)],
-        env={**os.environ, **(ours if prefect_home is None else {"PREFECT_HOME": str(prefect_home)})},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(ours if prefect_home is None else {"PREFECT_HOME": str(prefect_home)})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

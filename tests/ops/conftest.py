@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from builders import save_policy
 from flow_builders import write_prompts
-from interrupted_runs import Rows, rows_of, slow_job
+from interrupted_runs import Rows, rows_of, slow_job, write_slow_rewards
 from prefect_stack import PrefectStack, prefect_stack
 
 from rollmill.flows.job import RolloutJob
@@ -35,12 +35,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def slow_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a reward that takes a second a shard, so that there is a middle to be interrupted in."""
-    folder = tmp_path / "modules"
-    folder.mkdir()
-    (folder / "slow_rewards.py").write_text(
-        "import time\n\n\ndef score(prompts, completions, **columns):\n"
-        "    time.sleep(1)\n    return [len(text) % 7 / 7 for text in completions]\n"
-    )
+    folder = write_slow_rewards(tmp_path / "modules", 1)
     monkeypatch.syspath_prepend(str(folder))
     return folder
 
