@@ -26,7 +26,7 @@ def run(name: str, *tensors: Tensor | np.float32) -> None:
 def outputs(dtype: torch.dtype) -> list[Tensor]:
     query, keys, values = (states(2, *shape, dtype=dtype) for shape in ((2, 16), (64, 16), (64, 16)))
     new_keys, new_values = states(2, 16, dtype=dtype), states(2, 16, dtype=dtype)
-    shared, lse = states(2, 2, 16, dtype=dtype), states(2, 2, dtype=torch.float64)
+    prompts = [states(2, 24, 16, dtype=dtype) for _ in range(2)]
     attended, order = torch.empty_like(query), torch.arange(ROWS)
     run(
         "attend_part",
@@ -37,9 +37,10 @@ def outputs(dtype: torch.dtype) -> list[Tensor]:
         values,
         order + 1,
         np.float32(0.25),
-        shared,
-        lse,
         order,
+        order // 8,
+        *prompts,
+        order % 25,
         attended,
     )
     normed, gated = states(64, dtype=dtype), torch.empty(ROWS, 96, dtype=dtype)

@@ -2,8 +2,9 @@
 
 A step packs the last token of every active row and the whole prompts that are being prefilled into one sequence of
 batch size 1. The model's own modules run over it unchanged; only this function knows which token belongs to whom.
-Attention over the prompt and over a row's own tokens are computed apart and merged by their log-sum-exp (Dao et al.,
-"FlashAttention", 2022, section 3.1; Juravsky et al., "Hydragen", 2024).
+On a CPU a compiled pass goes over both kinds of keys (`row_attention`). Elsewhere attention over the prompt and over a
+row's own tokens are computed apart and merged by their log-sum-exp (Dao et al., "FlashAttention", 2022, section 3.1;
+Juravsky et al., "Hydragen", 2024).
 """
 
 from __future__ import annotations
@@ -20,9 +21,18 @@ from transformers import AttentionInterface, PreTrainedModel
 from rollmill.errors import PolicyError
 from rollmill.tasks.generation.kv_cache import PrefixClass, PrefixSlot, SuffixCache
 from rollmill.tasks.generation.row_attention import attend_rows
-from rollmill.tasks.generation.row_threads import has_kernels
 
 ATTENTION_NAME = "rollmill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixRows:
+    """The rows of one length class of prompts, prompt by prompt."""
+
+    store: PrefixClass
+    rows: Tensor  # (n,) int64
+    prompts: Tensor  # (n,) int64, the slot of each row's prompt
+    lengths: Tensor  # (prompts,) int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +44,16 @@ class PrefixLanes:
     rows: Tensor  # (prompts * lanes,) the row that each lane computes
     num_lanes: int
     mask: Tensor  # (prompts, 1, 1, length) added to the scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductLayout:
+    """What matrix products need to know of a step's rows."""
+
+    suffix_length: int  # tokens attended to, rounded up
+    suffix_mask: Tensor  # (rows, 1, 1, suffix_length) added to the scores
+    lanes: list[PrefixLanes]
+    row_to_lane: Tensor  # (rows,) place of each row in the lanes of all classes, one after the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +72,9 @@ class StepLayout:
     num_tokens: int
     suffix: SuffixCache
     suffix_lengths: Tensor  # (rows,) int64, tokens that each row has of its own, the new one included
-    suffix_positions: Tensor  # (rows,) where each row's new key goes
-    suffix_length: int  # tokens attended to, rounded up
-    suffix_mask: Tensor  # (rows, 1, 1, suffix_length) added to the scores
-    prefixes: list[PrefixLanes]
-    row_to_lane: Tensor  # (rows,) place of each row in the lanes of all classes, one after the other
+    prefixes: list[PrefixRows]  # for the compiled pass, where there is one
     segments: list[PrefillSegment]
+    products: ProductLayout | None  # where there is none
 
 
 @contextmanager
@@ -103,26 +120,36 @@ def _attend_rows(layout: StepLayout, layer: int, query: Tensor, key: Tensor, val
     rows, kv_heads, head_dim = key.shape
     grouped = query.reshape(rows, kv_heads, -1, head_dim)  # heads that share a key lie side by side
     keys, values = layout.suffix.keys[layer], layout.suffix.values[layer]
-    shared, shared_lse = _attend_prefixes(layout, layer, grouped, scale)
-    if has_kernels(grouped):
-        lanes = (shared, shared_lse, layout.row_to_lane)
-        output = attend_rows(grouped, key, value, keys, values, layout.suffix_lengths, scale, *lanes)
-        return output.reshape(rows, -1, head_dim)
-    slots = torch.arange(rows, device=key.device)
-    keys[slots, :, layout.suffix_positions] = key
-    values[slots, :, layout.suffix_positions] = value
+    if layout.products is not None:
+        slots, places = torch.arange(rows, device=key.device), layout.suffix_lengths - 1
+        keys[slots, :, places] = key
+        values[slots, :, places] = value
+        output = _attend_by_products(layout.products, layer, grouped, keys[:rows], values[:rows], scale)
+    else:
+        parts = (
+            (part.rows, part.prompts, part.store.keys[layer], part.store.values[layer], part.lengths)
+            for part in layout.prefixes
+        )
+        output = attend_rows(grouped, key, value, keys, values, layout.suffix_lengths, scale, parts)
+    return output.reshape(rows, -1, head_dim)
+
+
+def _attend_by_products(
+    layout: ProductLayout, layer: int, grouped: Tensor, keys: Tensor, values: Tensor, scale: float
+) -> Tensor:
+    shared, shared_lse = _attend_prefixes(layout.lanes, layer, grouped, scale)
     shared, shared_lse = shared[layout.row_to_lane], shared_lse[layout.row_to_lane]
     length = layout.suffix_length
-    own, own_lse = attend(grouped, keys[:rows, :, :length], values[:rows, :, :length], layout.suffix_mask, scale)
+    own, own_lse = attend(grouped, keys[:, :, :length], values[:, :, :length], layout.suffix_mask, scale)
     weight = torch.sigmoid(shared_lse - own_lse).float().unsqueeze(-1)
-    return (own + (shared - own) * weight).to(query.dtype).reshape(rows, -1, head_dim)
+    return (own + (shared - own) * weight).to(grouped.dtype)
 
 
-def _attend_prefixes(layout: StepLayout, layer: int, grouped: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def _attend_prefixes(prefixes: list[PrefixLanes], layer: int, grouped: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Multiply the queries of each group with its prompt's keys together; return a result for every lane."""
     outputs, lses = [], []
     _, kv_heads, repeats, head_dim = grouped.shape
-    for lanes in layout.prefixes:
+    for lanes in prefixes:
         prompts = lanes.mask.shape[0]
         queries = grouped[lanes.rows].view(prompts, lanes.num_lanes, kv_heads, repeats, head_dim)
         queries = queries.transpose(1, 2).reshape(prompts, kv_heads, lanes.num_lanes * repeats, head_dim)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rollmill.tasks.generation.attention import PrefillSegment, PrefixLanes, StepLayout
+from rollmill.tasks.generation.attention import PrefillSegment, PrefixLanes, PrefixRows, ProductLayout, StepLayout
 from rollmill.tasks.generation.kv_cache import (
     ALIGNMENT,
     KVShape,
@@ -19,6 +19,7 @@ from rollmill.tasks.generation.kv_cache import (
     SuffixCache,
     round_up,
 )
+from rollmill.tasks.generation.row_threads import has_kernels
 from rollmill.tasks.generation.rows import ActiveRows, GroupState
 
 _ROWS_PER_THREAD = 4
@@ -60,6 +61,8 @@ class LayoutBuilder:
         self._suffix = suffix
         self._prefixes = prefixes
         self._device = device
+        self._uses_products = not has_kernels(shape.empty(0, 0, 0))
+        self._prefix_rows: list[PrefixRows] = []
         self._lanes: list[PrefixLanes] = []
         self._row_to_lane = torch.zeros(0, dtype=torch.int64, device=device)
         self._prefix_lengths = np.zeros(0, dtype=np.int64)
@@ -108,12 +111,17 @@ class LayoutBuilder:
             num_tokens=num_tokens,
             suffix=self._suffix,
             suffix_lengths=counts,
-            suffix_positions=counts - 1,
+            prefixes=self._prefix_rows,
+            segments=segments,
+            products=self._product_layout(counts, length) if self._uses_products else None,
+        )
+
+    def _product_layout(self, counts: Tensor, length: int) -> ProductLayout:
+        return ProductLayout(
             suffix_length=length,
             suffix_mask=_length_mask(counts, length),
-            prefixes=self._lanes,
+            lanes=self._lanes,
             row_to_lane=self._row_to_lane,
-            segments=segments,
         )
 
     def _arrange_prefixes(self, active: ActiveRows, num_rows: int) -> None:
@@ -124,30 +132,48 @@ class LayoutBuilder:
             rows_of.setdefault(row.group.slot, []).append(index)
             lengths.append(row.group.slot.length)
         self._prefix_lengths = np.array(lengths, dtype=np.int64)
+        in_use = [
+            (store, rows)
+            for store in self._prefixes.classes.values()
+            if any(rows := [rows_of.get(slot, []) for slot in store.slots])
+        ]
+        if self._uses_products:
+            self._arrange_lanes(in_use, num_rows)
+        else:
+            self._prefix_rows = [self._rows_of(store, rows) for store, rows in in_use]
+
+    def _rows_of(self, store: PrefixClass, rows_by_prompt: list[list[int]]) -> PrefixRows:
+        return PrefixRows(
+            store=store,
+            rows=self._numbers([row for rows in rows_by_prompt for row in rows]),
+            prompts=self._numbers([prompt for prompt, rows in enumerate(rows_by_prompt) for _ in rows]),
+            lengths=self._numbers([slot.length for slot in store.slots]),
+        )
+
+    def _arrange_lanes(self, in_use: list[tuple[PrefixClass, list[list[int]]]], num_rows: int) -> None:
         self._lanes, row_to_lane, offset = [], [0] * num_rows, 0
-        for store in self._prefixes.classes.values():
-            lane_rows = [rows_of.get(slot, []) for slot in store.slots]
-            if not any(lane_rows):
-                continue
-            num_lanes = max(self._min_lanes, *map(len, lane_rows))
-            for place, rows in enumerate(lane_rows):
+        for store, rows_by_prompt in in_use:
+            num_lanes = max(self._min_lanes, *map(len, rows_by_prompt))
+            for place, rows in enumerate(rows_by_prompt):
                 for lane, index in enumerate(rows):
                     row_to_lane[index] = offset + place * num_lanes + lane
-            offset += num_lanes * len(lane_rows)
-            self._lanes.append(self._prefix_lanes(store, lane_rows, num_lanes))
-        self._row_to_lane = torch.tensor(row_to_lane, dtype=torch.int64, device=self._device)
+            offset += num_lanes * len(rows_by_prompt)
+            self._lanes.append(self._lanes_of(store, rows_by_prompt, num_lanes))
+        self._row_to_lane = self._numbers(row_to_lane)
 
-    def _prefix_lanes(self, store: PrefixClass, lane_rows: list[list[int]], num_lanes: int) -> PrefixLanes:
-        lengths = torch.tensor([slot.length for slot in store.slots], device=self._device)
+    def _lanes_of(self, store: PrefixClass, rows_by_prompt: list[list[int]], num_lanes: int) -> PrefixLanes:
         length = round_up(max(slot.length for slot in store.slots), ALIGNMENT)
-        filled = [row for rows in lane_rows for row in rows + (rows[:1] or [0]) * (num_lanes - len(rows))]
+        filled = [row for rows in rows_by_prompt for row in rows + (rows[:1] or [0]) * (num_lanes - len(rows))]
         return PrefixLanes(
             store=store,
             length=length,
-            rows=torch.tensor(filled, dtype=torch.int64, device=self._device),
+            rows=self._numbers(filled),
             num_lanes=num_lanes,
-            mask=_length_mask(lengths, length),
+            mask=_length_mask(self._numbers([slot.length for slot in store.slots]), length),
         )
+
+    def _numbers(self, numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=self._device)
 
 
 def _length_mask(lengths: Tensor, padded: int) -> Tensor:

@@ -23,6 +23,7 @@ _MANTISSA_BITS, _EXPONENT_BIAS = np.int32(23), np.int32(127)
 # exp(r) = 1 + r + r^2 * (a polynomial by Taylor) for |r| <= ln(2) / 2; the first term left out is below 2^-27.
 _C5, _C4, _C3, _C2, _C1, _C0 = (np.float32(1 / math.factorial(n)) for n in (7, 6, 5, 4, 3, 2))
 _BLOCK = 256
+_ROWS_TOGETHER = 16
 _NAN_BITS = np.uint32(0x7FC0)
 _REORDERED = {"reassoc", "contract", "nsz"}  # sums may run in vectors; NaN and infinity keep their meaning
 
@@ -98,7 +99,7 @@ def _exponentials(scores, powers, bits, count):
 
 @_compiled(fastmath=_REORDERED)
 def _softmax(scores, powers, bits, count):
-    """Put weights in place of the first `count` scores and return their log-sum-exp as float64."""
+    """Put weights in place of the first `count` scores."""
     top = scores[0]
     for place in range(1, count):
         top = max(top, scores[place])
@@ -111,37 +112,43 @@ def _softmax(scores, powers, bits, count):
     factor = _ONE / total
     for place in range(count):
         scores[place] *= factor
-    return np.float64(top) + math.log(np.float64(total))
 
 
 @_compiled(fastmath=_REORDERED)
-def _score(queries, keys, count, scores):
-    """Put the products of queries (n, dim) float32 and the first `count` keys (room, dim) into scores (n, room)."""
+def _score(queries, keys, count, scores, first, scratch):
+    """Put the products of queries (n, dim) float32 and the first `count` keys (room, dim) into scores (n, room) from
+    place `first` on; scratch is (4, dim) float32."""
+    key = scratch[0]
     for place in range(count):
+        for index in range(queries.shape[1]):
+            key[index] = _number(keys[place, index])
         for query in range(queries.shape[0]):
             total = np.float32(0.0)
             for index in range(queries.shape[1]):
-                total += queries[query, index] * _number(keys[place, index])
-            scores[query, place] = total
+                total += queries[query, index] * key[index]
+            scores[query, first + place] = total
 
 
 @_compiled(fastmath=_REORDERED)
-def _mix(weights, values, count, output):
-    """Put the sums of the first `count` values (room, dim) by weights (n, room) into output (n, dim) float32."""
-    output[:] = 0.0
+def _mix(weights, first, values, count, output, scratch):
+    """Add the sums of the first `count` values (room, dim) by weights (n, room), from place `first` on, to output
+    (n, dim) float32; scratch is (4, dim) float32."""
     whole = count - count % 4
     for place in range(0, whole, 4):
-        for query in range(output.shape[0]):
-            first, second = weights[query, place], weights[query, place + 1]
-            third, fourth = weights[query, place + 2], weights[query, place + 3]
+        for value in range(4):
             for index in range(output.shape[1]):
-                output[query, index] += (
-                    first * _number(values[place, index]) + second * _number(values[place + 1, index])
-                ) + (third * _number(values[place + 2, index]) + fourth * _number(values[place + 3, index]))
+                scratch[value, index] = _number(values[place + value, index])
+        for query in range(output.shape[0]):
+            one, two = weights[query, first + place], weights[query, first + place + 1]
+            three, four = weights[query, first + place + 2], weights[query, first + place + 3]
+            for index in range(output.shape[1]):
+                output[query, index] += (one * scratch[0, index] + two * scratch[1, index]) + (
+                    three * scratch[2, index] + four * scratch[3, index]
+                )
     for place in range(whole, count):
         for query in range(output.shape[0]):
             for index in range(output.shape[1]):
-                output[query, index] += weights[query, place] * _number(values[place, index])
+                output[query, index] += weights[query, first + place] * _number(values[place, index])
 
 
 @_kernel(fastmath=_REORDERED)
@@ -153,38 +160,56 @@ def attend_part(
     values,
     lengths,  # (rows,) int64
     scale,  # float32
-    shared,  # (lanes, kv_heads, queries, dim)
-    shared_lse,  # (lanes, kv_heads, queries) float64
-    row_to_lane,  # (rows,) int64
+    chosen,  # (n,) int64, the rows to compute
+    prompts,  # (n,) int64, the prompt of each; equal neighbours are computed together
+    prompt_keys,  # (prompts, kv_heads, prompt_room, dim)
+    prompt_values,
+    prompt_lengths,  # (prompts,) int64
     output,  # (rows, kv_heads, queries, dim)
     start,
     stop,
 ):
-    """Attend with the rows from `start` up to `stop`, and write their part of the output and of keys and values."""
+    """Attend with the chosen rows from `start` up to `stop`: write their output, and their keys and values."""
     _, kv_heads, num_queries, dim = query.shape
-    scaled, mixed = np.empty((num_queries, dim), np.float32), np.empty((num_queries, dim), np.float32)
-    weights = np.empty((num_queries, keys.shape[2]), np.float32)
-    bits = np.empty(keys.shape[2], np.int32)
+    scratch = np.empty((4, dim), np.float32)
+    scaled = np.empty((_ROWS_TOGETHER * num_queries, dim), np.float32)
+    mixed = np.empty((_ROWS_TOGETHER * num_queries, dim), np.float32)
+    room = prompt_keys.shape[2] + keys.shape[2]
+    weights = np.empty((_ROWS_TOGETHER * num_queries, room), np.float32)
+    bits = np.empty(room, np.int32)
     powers = bits.view(np.float32)
-    for row in range(start, stop):
-        count, lane = lengths[row], row_to_lane[row]
+    first = start
+    while first < stop:
+        prompt, end = prompts[first], first + 1
+        while end < min(stop, first + _ROWS_TOGETHER) and prompts[end] == prompt:
+            end += 1
+        before, together = prompt_lengths[prompt], (end - first) * num_queries
         for head in range(kv_heads):
-            keys[row, head, count - 1] = new_keys[row, head]
-            values[row, head, count - 1] = new_values[row, head]
-            for place in range(num_queries):
-                for index in range(dim):
-                    scaled[place, index] = _number(query[row, head, place, index]) * scale
-            _score(scaled, keys[row, head], count, weights)
-            own_shares = np.empty(num_queries, np.float32)
-            for place in range(num_queries):
-                own_lse = _softmax(weights[place], powers, bits, count)
-                own_shares[place] = 1.0 / (1.0 + math.exp(shared_lse[lane, head, place] - own_lse))
-            _mix(weights, values[row, head], count, mixed)
-            for place in range(num_queries):
-                own, other = own_shares[place], _ONE - own_shares[place]
-                for index in range(dim):
-                    total = own * mixed[place, index] + other * _number(shared[lane, head, place, index])
-                    output[row, head, place, index] = _stored(total, output)
+            for place in range(first, end):
+                row, base = chosen[place], (place - first) * num_queries
+                for one in range(num_queries):
+                    for index in range(dim):
+                        scaled[base + one, index] = _number(query[row, head, one, index]) * scale
+            _score(scaled[:together], prompt_keys[prompt, head], before, weights, 0, scratch)
+            for place in range(first, end):
+                row, base = chosen[place], (place - first) * num_queries
+                count = lengths[row]
+                keys[row, head, count - 1] = new_keys[row, head]
+                values[row, head, count - 1] = new_values[row, head]
+                own = slice(base, base + num_queries)
+                _score(scaled[own], keys[row, head], count, weights[own], before, scratch)
+                for one in range(base, base + num_queries):
+                    _softmax(weights[one], powers, bits, before + count)
+            mixed[:together] = 0.0
+            _mix(weights[:together], 0, prompt_values[prompt, head], before, mixed[:together], scratch)
+            for place in range(first, end):
+                row, base = chosen[place], (place - first) * num_queries
+                own = slice(base, base + num_queries)
+                _mix(weights[own], before, values[row, head], lengths[row], mixed[own], scratch)
+                for one in range(num_queries):
+                    for index in range(dim):
+                        output[row, head, one, index] = _stored(mixed[base + one, index], output)
+        first = end
 
 
 @_kernel(fastmath=_REORDERED)

@@ -1,4 +1,4 @@
-"""A row's attention to its own keys: softmax over just them and the shared ones, whatever else is in the batch."""
+"""A row's attention: softmax over just its prompt's keys and its own, whatever else is there."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from rollmill.tasks.generation.row_attention import attend_rows
 SCALE = 0.3
 
 
+PROMPTS = 4
+
+
 @dataclass(frozen=True)
 class Batch:
     query: Tensor
@@ -23,13 +26,17 @@ class Batch:
     keys: Tensor
     values: Tensor
     lengths: Tensor
-    shared: Tensor
-    shared_lse: Tensor
-    row_to_lane: Tensor
+    prompt_keys: Tensor
+    prompt_values: Tensor
+    prompt_lengths: Tensor
+    row_to_prompt: Tensor
 
-    def attended(self) -> Tensor:
+    def attended(self, chosen: Tensor | None = None) -> Tensor:
+        """Return the chosen rows' attention, by default that of all rows."""
         stored = (self.query, self.new_keys, self.new_values, self.keys, self.values, self.lengths)
-        return attend_rows(*stored, SCALE, self.shared, self.shared_lse, self.row_to_lane)
+        chosen = self.row_to_prompt.argsort() if chosen is None else chosen
+        part = (chosen, self.row_to_prompt[chosen], self.prompt_keys, self.prompt_values, self.prompt_lengths)
+        return attend_rows(*stored, SCALE, [part])
 
 
 def batch(rows: int, *, kv_heads: int = 3, queries: int = 3, dim: int = 64, dtype: torch.dtype, seed: int = 0) -> Batch:
@@ -37,6 +44,7 @@ def batch(rows: int, *, kv_heads: int = 3, queries: int = 3, dim: int = 64, dtyp
     keys, values = torch.randn(2, rows + 2, kv_heads, 70, dim, generator=generator).to(dtype)
     lengths = torch.randint(1, 71, (rows,), generator=generator)
     last = (torch.arange(rows), slice(None), lengths - 1)
+    prompt_keys, prompt_values = torch.randn(2, PROMPTS, kv_heads, 40, dim, generator=generator).to(dtype)
     return Batch(
         query=torch.randn(rows, kv_heads, queries, dim, generator=generator).to(dtype),
         new_keys=keys[last].clone(),
@@ -44,30 +52,36 @@ def batch(rows: int, *, kv_heads: int = 3, queries: int = 3, dim: int = 64, dtyp
         keys=keys,
         values=values,
         lengths=lengths,
-        shared=torch.randn(rows + 1, kv_heads, queries, dim, generator=generator).to(dtype),
-        shared_lse=torch.randn(rows + 1, kv_heads, queries, generator=generator).double() + 3,
-        row_to_lane=torch.randperm(rows + 1, generator=generator)[:rows],
+        prompt_keys=prompt_keys,
+        prompt_values=prompt_values,
+        prompt_lengths=torch.randint(1, 41, (PROMPTS,), generator=generator),
+        row_to_prompt=torch.randint(0, PROMPTS, (rows,), generator=generator),
     )
 
 
 def expected(given_batch: Batch, row: int) -> Tensor:
-    """Softmax in float64, the shared part taken as one more key with its log-sum-exp as score."""
-    length, lane = int(given_batch.lengths[row]), int(given_batch.row_to_lane[row])
-    keys, values = given_batch.keys[row, :, :length].double(), given_batch.values[row, :, :length].double()
-    scores = given_batch.query[row].double() @ keys.transpose(-1, -2) * SCALE
-    weights = torch.cat([scores, given_batch.shared_lse[lane].unsqueeze(-1)], -1).softmax(-1)
-    return weights[..., :-1] @ values + weights[..., -1:] * given_batch.shared[lane].double()
+    """Softmax in float64."""
+    length, prompt = int(given_batch.lengths[row]), int(given_batch.row_to_prompt[row])
+    before = int(given_batch.prompt_lengths[prompt])
+    keys, values = (
+        torch.cat([shared[prompt, :, :before], own[row, :, :length]], 1).double()
+        for shared, own in (
+            (given_batch.prompt_keys, given_batch.keys),
+            (given_batch.prompt_values, given_batch.values),
+        )
+    )
+    return (given_batch.query[row].double() @ keys.transpose(-1, -2) * SCALE).softmax(-1) @ values
 
 
 @given(
-    rows=st.integers(1, 9),
+    rows=st.integers(1, 40),
     kv_heads=st.integers(1, 4),
     queries=st.integers(1, 5),
     dim=st.sampled_from([4, 16, 48, 64, 80, 128]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     seed=st.integers(0, 99),
 )
-def test_it_is_softmax_over_the_real_keys_and_the_shared_part(
+def test_it_is_softmax_over_the_real_keys_of_prompt_and_row(
     rows: int, kv_heads: int, queries: int, dim: int, dtype: torch.dtype, seed: int
 ) -> None:
     made = batch(rows, kv_heads=kv_heads, queries=queries, dim=dim, dtype=dtype, seed=seed)
@@ -101,18 +115,7 @@ def test_neither_other_rows_nor_more_room_nor_threads_change_a_bit(
     )
     assert torch.equal(roomier.attended(), output)
     for row in range(37):
-        part = slice(row, row + 1)
-        alone = replace(
-            made,
-            query=made.query[part],
-            new_keys=made.new_keys[part],
-            new_values=made.new_values[part],
-            keys=made.keys[part],
-            values=made.values[part],
-            lengths=made.lengths[part],
-            row_to_lane=made.row_to_lane[part],
-        )
-        assert torch.equal(alone.attended()[0], output[row])
+        assert torch.equal(made.attended(torch.tensor([row]))[row], output[row])
     threads = torch.get_num_threads()
     monkeypatch.setenv("GOMP_SPINCOUNT", "3000")
     try:
@@ -134,12 +137,15 @@ def test_a_poisoned_key_shows_in_its_own_row_alone(poison: float) -> None:
     assert torch.equal(output[others], clean[others])
 
 
-def test_keys_beyond_a_rows_length_are_never_read() -> None:
+def test_keys_beyond_a_length_are_never_read() -> None:
     made = batch(4, dtype=torch.float32)
     made.lengths[:] = 40
     clean = made.attended()
     made.keys[:, :, 40:] = float("nan")
     made.values[:, :, 40:] = float("nan")
+    for prompt, length in enumerate(made.prompt_lengths):
+        made.prompt_keys[prompt, :, length:] = float("nan")
+        made.prompt_values[prompt, :, length:] = float("nan")
     assert torch.equal(made.attended(), clean)
 
 
