@@ -101,6 +101,14 @@ def test_logprobs_are_those_of_the_processed_distribution(family: str, setting: 
         assert completion.logprobs == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_matrix_products_stand_in_for_the_compiled_pass(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollmill.tasks.generation.layout.has_kernels", lambda _states: False)
+    model, prompts, params = tiny_model(family), ragged_prompts((*LENGTHS, *LENGTHS[:1] * 3)), SETTINGS["plain"]
+    for prompt, completion in zip(prompts, run(model, prompts, params), strict=True):
+        assert completion.logprobs == pytest.approx(recomputed_logprobs(model, prompt, completion, params), abs=1e-4)
+
+
 @pytest.mark.parametrize("setting", ["top_k", "top_p", "all"])
 def test_kept_ids_are_those_that_transformers_would_keep(setting: str) -> None:
     model, prompts = tiny_model(), ragged_prompts()
