@@ -46,10 +46,12 @@ def job_file(policy: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def start(job_file: Path, prefect_home: Path | None = None) -> subprocess.Popen[str]:
     """Start `rollmill run` in a process group of its own, on the session's Prefect server, or on one that it starts
     itself and that keeps its records in `prefect_home`."""
-    ours = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    server = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    if prefect_home is not None:
+        server = {"PREFECT_HOME": str(prefect_home)}
     return subprocess.Popen(
         [sys.executable, "-m", "rollmill.cli", "run", str(job_file)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(ours if prefect_home is None else {"PREFECT_HOME": str(prefect_home)})},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **server},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
