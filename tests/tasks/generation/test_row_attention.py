@@ -12,10 +12,7 @@ from torch import Tensor
 
 from rollmill.tasks.generation.row_attention import attend_rows
 
-SCALE = 0.3
-
-
-PROMPTS = 4
+SCALE, PROMPTS = 0.3, 4
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ def test_the_new_token_is_stored_in_its_rows_last_place_and_nowhere_else(dtype: 
 def test_neither_other_rows_nor_more_room_nor_threads_change_a_bit(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = batch(37, dtype=dtype)
+    made = batch(80, dtype=dtype)
     output = made.attended()
     roomier = replace(
         made,
@@ -114,7 +111,7 @@ def test_neither_other_rows_nor_more_room_nor_threads_change_a_bit(
         values=torch.cat([made.values, torch.ones_like(made.values)], 2),
     )
     assert torch.equal(roomier.attended(), output)
-    for row in range(37):
+    for row in range(80):
         assert torch.equal(made.attended(torch.tensor([row]))[row], output[row])
     threads = torch.get_num_threads()
     monkeypatch.setenv("GOMP_SPINCOUNT", "3000")
